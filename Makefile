@@ -1,0 +1,38 @@
+# The two commands a newcomer needs are `make quickstart` and `make test`; each sets up .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: quickstart test lint types unit format results clean
+
+quickstart: $(STAMP)
+	$(BIN)/robust quickstart
+
+test: lint types unit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy does not follow setuptools' mapping of folders to packages: show it the layout of the wheel.
+types: $(STAMP)
+	mkdir -p .mypy_path/robust
+	for part in train export serve; do ln -sfn ../../$$part .mypy_path/robust/$$part; done
+	MYPYPATH=.mypy_path:. $(BIN)/mypy --namespace-packages --explicit-package-bases -p robustinfer -p robust.train -p robust.export -p robust.serve
+
+unit: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow or representative"
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf build dist *.egg-info .mypy_path .mypy_cache .pytest_cache .ruff_cache

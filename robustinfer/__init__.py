@@ -1,0 +1,23 @@
+"""robustinfer: predictions with a certificate.
+
+from robustinfer import Predictor
+predictor = Predictor.load("digits.onnx")
+certificate = predictor.certify(image)
+"""
+
+from .card import Card, InputSpec, Member, Threat
+from .certificate import Certificate, ModelReference, Prediction
+from .errors import RobustinferError
+from .version import __version__
+
+__all__ = [
+    "Card",
+    "Certificate",
+    "InputSpec",
+    "Member",
+    "ModelReference",
+    "Prediction",
+    "RobustinferError",
+    "Threat",
+    "__version__",
+]

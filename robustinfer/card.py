@@ -1,0 +1,143 @@
+"""The card: everything a runtime must know about a model, in one JSON document inside the model file.
+
+The card is published as a JSON schema in `card.schema.json` beside this module. A card describes a model; the digest of
+the file that carries it is computed from the file (`Predictor.digest`), never stored inside.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .errors import CardError
+
+__all__ = ["CARD_KEY", "Card", "InputSpec", "Member", "Threat", "card_schema"]
+
+CARD_KEY = "robustinfer.card"
+"""Key of the card in ONNX `metadata_props`, and name of the extra file `robustinfer.card.json` in .pt and .pt2."""
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The images a model takes. Pixels are in [0,1]; normalisation is inside the graph.
+
+    `resize` says what a runtime does with an image file of another size: `"refuse"`, or the name of an interpolation
+    (`"bilinear"`, `"bicubic"`, `"nearest"`), applied to the shorter side, then the centre is cropped. The certified
+    radius refers to the pixels after this step.
+    """
+
+    channels: int
+    height: int
+    width: int
+    resize: Literal["refuse", "nearest", "bilinear", "bicubic"] = "refuse"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return self.channels, self.height, self.width
+
+    @property
+    def size(self) -> int:
+        """Number of pixels values of one image, the d of R^d."""
+        return self.channels * self.height * self.width
+
+
+@dataclass(frozen=True)
+class Threat:
+    """The change a model was trained to resist: a norm and its radius, in pixel units."""
+
+    norm: Literal["linf", "l2"]
+    delta: float
+
+
+@dataclass(frozen=True)
+class Member:
+    """One base predictor f_w of the ensemble and its weight beta."""
+
+    architecture: str
+    beta: float
+    stage: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything a runtime must know about a model.
+
+    `sigma` is the standard deviation of the Gaussian noise the model was trained for, in pixel units, or None for a
+    model that was not trained for smoothing. `training`, `evaluation` and `parity` are for people and audits: the
+    runtime does not read them. `sampler` names the noise kinds of the sampler graph, if the file has one.
+    """
+
+    classes: tuple[str, ...]
+    input: InputSpec
+    name: str = "model"
+    version: str = "1"
+    kind: Literal["scores", "votes"] = "scores"
+    sigma: float | None = None
+    threat: Threat | None = None
+    members: tuple[Member, ...] = ()
+    sampler: tuple[str, ...] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    parity: Mapping[str, Any] = field(default_factory=dict)
+    license: str | None = None
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise CardError(f"A card needs at least two classes; this one has {len(self.classes)}.")
+        if min(self.input.shape) < 1:
+            raise CardError(f"A card's input spec needs positive sizes; this one has {self.input.shape}.")
+        if self.sigma is not None and not 0 < self.sigma < float("inf"):
+            raise CardError(f"A card's sigma is a positive number or null; this one has {self.sigma!r}.")
+
+    def to_json(self) -> dict[str, Any]:
+        """The card as the JSON document that goes into the file."""
+        return dataclasses.asdict(self)
+
+    def dumps(self) -> str:
+        """The card as text: sorted keys, so that equal cards are equal bytes."""
+        return json.dumps(self.to_json(), sort_keys=True, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Card":
+        """Read a card. Unknown keys of a newer minor format are ignored; a newer format number is refused."""
+        if not isinstance(document, Mapping):
+            raise CardError(f"A card is a JSON object; found {type(document).__name__}.")
+        if document.get("format") != FORMAT:
+            raise CardError(
+                f"This robustinfer reads cards of format {FORMAT}; this one says {document.get('format')!r}. "
+                "Install a newer robustinfer, or export the model again."
+            )
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in document.items() if key in known}
+        try:
+            values["classes"] = tuple(str(name) for name in values["classes"])
+            values["input"] = InputSpec(**values["input"])
+            values["threat"] = Threat(**values["threat"]) if values.get("threat") else None
+            values["members"] = tuple(Member(**member) for member in values.get("members", ()))
+            values["sampler"] = tuple(values.get("sampler", ()))
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise CardError(
+                f"The card is malformed: {error}. It must follow {CARD_KEY}'s schema (card.schema.json)."
+            ) from error
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> "Card":
+        """Read a card from JSON text."""
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CardError(f"The card is no JSON document: {error}.") from error
+        return cls.from_json(document)
+
+
+def card_schema() -> dict[str, Any]:
+    """The published JSON schema of a card."""
+    schema: dict[str, Any] = json.loads(Path(__file__).with_name("card.schema.json").read_text())
+    return schema

@@ -1,0 +1,150 @@
+"""The answers: a prediction, and a certificate with all that is needed to check it again."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .errors import CertificateError
+
+__all__ = ["Certificate", "ModelReference", "Prediction"]
+
+Mode = Literal["fixed", "radius", "tolerance", "deadline"]
+Bound = Literal["top-class", "two-class"]
+
+GUARANTEE = (
+    "no change of the image with l2 norm below the radius alters the label of the smoothed classifier; "
+    "wrong with probability at most alpha"
+)
+
+
+@dataclass(frozen=True)
+class ModelReference:
+    """Which model answered."""
+
+    name: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The label of the smoothed classifier, or an abstention: wrong with probability at most alpha.
+
+    `counts` are the votes per class; `invalid` counts samples whose scores were not finite, which vote for no class.
+    `n` is what was asked for, `samples_used` what was needed. `stopped` says why the sampling ended: "decided"
+    (the label is clear), "exhausted" (all n samples were used) or "interrupted".
+    """
+
+    label: int | None
+    class_name: str | None
+    abstained: bool
+    counts: tuple[int, ...]
+    invalid: int
+    n: int
+    samples_used: int
+    alpha: float
+    sigma: float
+    noise: str
+    seed: int
+    stopped: str
+    model: ModelReference
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The prediction as a JSON object."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Prediction":
+        """Read a prediction."""
+        return _read(cls, document)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Label, radius, and everything needed to check them again.
+
+    Guarantee: no change of the image with l2 norm below `radius` (pixel units, after resizing) alters the label of the
+    smoothed classifier. The probability that this statement is wrong is at most `alpha`, over the noise of this one
+    certificate. An abstention (`label` None, `radius` 0) claims nothing and is never wrong.
+
+    `counts` are the votes of the estimation samples and `invalid` those that voted for no class (scores not finite);
+    the `n0` selection samples came before them, in `samples_used` both are counted. `n` is the number of estimation
+    samples allowed. `stopped` says why sampling ended: "complete", "certified" (the requested radius is proven),
+    "out of reach" (it cannot be, most likely), "planned" (the pilot's plan was carried out), "exhausted", "deadline"
+    or "interrupted". `looks` is the number of times the counts were looked at (modes radius and deadline), each of
+    which has its share of alpha. `image` is the digest of the pixels that were certified.
+    """
+
+    label: int | None
+    class_name: str | None
+    abstained: bool
+    radius: float
+    norm: str
+    method: str
+    bound: Bound
+    mode: Mode
+    noise: str
+    sigma: float
+    alpha: float
+    n: int
+    n0: int
+    samples_used: int
+    looks: int
+    p_lower: float
+    p_upper_runner_up: float | None
+    counts: tuple[int, ...]
+    invalid: int
+    seed: int
+    stopped: str
+    requested: float | None
+    image: str
+    model: ModelReference
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.abstained != (self.label is None) or (self.abstained and self.radius != 0.0):
+            raise CertificateError("A certificate has a label and a radius, or it abstains with radius 0.")
+        if not math.isfinite(self.radius) or self.radius < 0:
+            raise CertificateError(f"A certificate's radius is finite and not negative; this one has {self.radius!r}.")
+        if sum(self.counts) + self.invalid != self.samples_used - self.n0:
+            raise CertificateError(
+                f"A certificate's votes add up to its samples; this one has {sum(self.counts)} + {self.invalid} votes "
+                f"of {self.samples_used} - {self.n0} samples."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The certificate as a JSON object (also the HTTP answer)."""
+        return dataclasses.asdict(self) | {"guarantee": GUARANTEE}
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Certificate":
+        """Read a certificate, and check what can be checked without the model."""
+        return _read(cls, document)
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> "Certificate":
+        """Read a certificate from JSON text."""
+        try:
+            return cls.from_json(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise CertificateError(f"This is no certificate: not a JSON document ({error}).") from error
+
+
+def _read(cls: type[Any], document: Any) -> Any:
+    if not isinstance(document, Mapping):
+        raise CertificateError(f"A {cls.__name__.lower()} is a JSON object; found {type(document).__name__}.")
+    names = {field.name for field in dataclasses.fields(cls)}
+    missing = sorted(names - document.keys())
+    if missing:
+        raise CertificateError(f"This is no {cls.__name__.lower()}: {', '.join(missing)} missing.")
+    values = {name: document[name] for name in names}
+    try:
+        values["counts"] = tuple(int(count) for count in values["counts"])
+        values["model"] = ModelReference(**values["model"])
+        return cls(**values)
+    except (TypeError, ValueError) as error:
+        raise CertificateError(f"This {cls.__name__.lower()} is malformed: {error}.") from error

@@ -1,0 +1,57 @@
+"""What all commands share: data goes to stdout, everything else to stderr; errors are sentences."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+__all__ = ["note", "print_json", "print_text", "progress", "stderr"]
+
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+"""Progress, logs and errors. Colours and bars only where a person looks at a terminal."""
+
+
+def print_text(text: str = "") -> None:
+    """Print data to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON object on one line to stdout."""
+    print_text(json.dumps(document, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """Say something to the person at the terminal."""
+    stderr.print(text, markup=False)
+
+
+@contextmanager
+def progress(description: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """A progress bar on stderr, with an estimate of the time left; yields a function that advances it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda steps: bar.advance(task, steps)
+
+
+def existing(paths: Iterable[Path]) -> list[Path]:
+    """The paths, or a sentence about the first that is not there."""
+    from ..errors import SettingError
+
+    found = list(paths)
+    for path in found:
+        if not path.exists():
+            raise SettingError(f"There is no file {path}.")
+    return found

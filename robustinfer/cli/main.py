@@ -1,0 +1,57 @@
+"""`robust`: the whole product from one command."""
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from ..errors import RobustinferError
+from .console import print_text, stderr
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="robust",
+    help="Train, export, certify and serve image classifiers that resist adversarial changes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# In the order a newcomer meets them. Each module holds one function `command`, and imports what is heavy inside it.
+_COMMANDS: tuple[str, ...] = ()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ..version import __version__
+
+        print_text(f"robust {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _name in _COMMANDS:
+    app.command(_name)(import_module(f"{__package__}.{_name}").command)
+
+
+def main() -> None:
+    """Run the command line; errors become sentences and exit codes (1 failed, 2 misuse, 130 interrupted)."""
+    try:
+        app()
+    except RobustinferError as error:
+        stderr.print(f"robust: {error}", style="red", markup=False)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        stderr.print("robust: interrupted")
+        sys.exit(130)

@@ -1,0 +1,175 @@
+"""Every error this package raises on purpose.
+
+RobustinferError
+├── InputError                an image that breaks the input contract (pixels in [0,1], or uint8)
+│   ├── ShapeError            wrong number of axes, channels, height or width
+│   ├── DtypeError            neither uint8 nor a floating type
+│   ├── PixelRangeError       a pixel outside [0,1], or one that is NaN or infinite
+│   └── ImageFileError        a file that is no readable image
+├── SettingError              an argument that makes no sense (a misuse: exit code 2 on the command line)
+│   ├── AlphaError            alpha outside (0, 1)
+│   ├── SampleSizeError       n cannot certify anything at this alpha, or is beyond a limit
+│   └── SigmaError            no sigma, or another sigma than the one the model was trained for
+├── ModelError                a model file that cannot be used
+│   ├── ModelFileError        unreadable, truncated, or no model at all
+│   ├── CardError             the card is missing, malformed or does not fit the graph
+│   ├── ClassCountError       the graph gives another number of scores than the card has classes
+│   └── DigestError           the file is not the one that was expected
+├── EngineError               the engine failed, or is not installed
+│   ├── DeviceError           the device that was asked for is not there
+│   └── MissingExtraError     an optional part of the installation is missing
+├── CertificateError          a certificate that cannot be read or replayed
+├── DataError                 a data set that is missing, empty, malformed or of mixed sizes
+├── RecipeError               an unknown key, a wrong type or an impossible value in a recipe
+├── RunError                  a run folder that is missing, incomplete, damaged or of another recipe
+├── TrainingError             a training that cannot go on
+├── ExportError               an export that failed, or was not accepted
+├── ServeError                a server that did not start, or stopped
+└── ClientError               an answer of a server that is no certificate
+"""
+
+__all__ = [
+    "AlphaError",
+    "CardError",
+    "CertificateError",
+    "ClassCountError",
+    "ClientError",
+    "DataError",
+    "DeviceError",
+    "DigestError",
+    "DtypeError",
+    "EngineError",
+    "ExportError",
+    "ImageFileError",
+    "InputError",
+    "MissingExtraError",
+    "ModelError",
+    "ModelFileError",
+    "PixelRangeError",
+    "RecipeError",
+    "RobustinferError",
+    "RunError",
+    "SampleSizeError",
+    "ServeError",
+    "SettingError",
+    "ShapeError",
+    "SigmaError",
+    "TrainingError",
+]
+
+
+class RobustinferError(Exception):
+    """Base class. The message is one sentence: what was expected, what was found, what to do."""
+
+    exit_code = 1
+
+
+class InputError(RobustinferError):
+    """An image breaks the input contract."""
+
+
+class ShapeError(InputError):
+    """Wrong number of axes, channels, height or width."""
+
+
+class DtypeError(InputError):
+    """Neither uint8 nor a floating type."""
+
+
+class PixelRangeError(InputError):
+    """A pixel outside [0,1], or one that is NaN or infinite."""
+
+
+class ImageFileError(InputError):
+    """A file that is no readable image."""
+
+
+class SettingError(RobustinferError):
+    """An argument that makes no sense."""
+
+    exit_code = 2
+
+
+class AlphaError(SettingError):
+    """Alpha outside (0, 1)."""
+
+
+class SampleSizeError(SettingError):
+    """The number of samples cannot certify anything at this alpha, or is beyond a limit."""
+
+
+class SigmaError(SettingError):
+    """No sigma, or another sigma than the one the model was trained for."""
+
+
+class ModelError(RobustinferError):
+    """A model file cannot be used."""
+
+
+class ModelFileError(ModelError):
+    """Unreadable, truncated, or no model at all."""
+
+
+class CardError(ModelError):
+    """The card is missing, malformed or does not fit the graph."""
+
+
+class ClassCountError(ModelError):
+    """The graph gives another number of scores than the card has classes."""
+
+
+class DigestError(ModelError):
+    """The file is not the one that was expected."""
+
+
+class EngineError(RobustinferError):
+    """The engine failed, or is not installed."""
+
+
+class DeviceError(EngineError):
+    """The device that was asked for is not there."""
+
+
+class MissingExtraError(EngineError):
+    """An optional part of the installation is missing."""
+
+    def __init__(self, extra: str, why: str, module: str | None = None) -> None:
+        found = f" (no module named {module!r})" if module else ""
+        super().__init__(
+            f'{why} needs an optional part that is not installed{found}: pip install "robustinfer[{extra}]"'
+        )
+        self.extra = extra
+
+
+class CertificateError(RobustinferError):
+    """A certificate cannot be read or replayed."""
+
+
+class DataError(RobustinferError):
+    """A data set is missing, empty, malformed or of mixed sizes."""
+
+
+class RecipeError(RobustinferError):
+    """An unknown key, a wrong type or an impossible value in a recipe."""
+
+    exit_code = 2
+
+
+class RunError(RobustinferError):
+    """A run folder is missing, incomplete, damaged or of another recipe."""
+
+
+class TrainingError(RobustinferError):
+    """A training cannot go on."""
+
+
+class ExportError(RobustinferError):
+    """An export failed, or was not accepted."""
+
+
+class ServeError(RobustinferError):
+    """A server did not start, or stopped."""
+
+
+class ClientError(RobustinferError):
+    """An answer of a server is no certificate."""
