@@ -8,6 +8,9 @@ certificate = predictor.certify(image)
 from .card import Card, InputSpec, Member, Threat
 from .certificate import Certificate, ModelReference, Prediction
 from .errors import RobustinferError
+from .predictor import Predictor
+from .replay import Replay
+from .requests import Request
 from .version import __version__
 
 __all__ = [
@@ -17,6 +20,9 @@ __all__ = [
     "Member",
     "ModelReference",
     "Prediction",
+    "Predictor",
+    "Replay",
+    "Request",
     "RobustinferError",
     "Threat",
     "__version__",

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from .errors import CertificateError
 
@@ -18,6 +18,9 @@ GUARANTEE = (
     "no change of the image with l2 norm below the radius alters the label of the smoothed classifier; "
     "wrong with probability at most alpha"
 )
+
+
+_Answer = TypeVar("_Answer", "Prediction", "Certificate")
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Certificate:
             raise CertificateError(f"This is no certificate: not a JSON document ({error}).") from error
 
 
-def _read(cls: type[Any], document: Any) -> Any:
+def _read(cls: type[_Answer], document: Any) -> _Answer:
     if not isinstance(document, Mapping):
         raise CertificateError(f"A {cls.__name__.lower()} is a JSON object; found {type(document).__name__}.")
     names = {field.name for field in dataclasses.fields(cls)}

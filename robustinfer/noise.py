@@ -138,7 +138,10 @@ def add_noise(
     first: int,
     out: npt.NDArray[np.float32],
 ) -> None:
-    """Fill `out` (count, C, H, W) with samples first ... of the image (C, H, W): uint8 for integer noise, else float32."""
+    """Fill `out` (count, C, H, W) with samples first, first + 1, ... of the image (C, H, W).
+
+    The image is uint8 for integer noise and float32 for continuous noise.
+    """
     count, size = len(out), image.size
     pixels, target = image.reshape(-1), out.reshape(count, size)
     rows = max(1, _CHUNK // max(size, 1))
@@ -166,7 +169,7 @@ def _integer_table(sigma: float) -> _IntegerTable:
     The upper half is mirrored from the lower one, so that every threshold comes from a small tail, which doubles hold
     with full relative accuracy. Thresholds that round to 0 or 2^64 are left out: their values never occur.
 
-    Error: |T_k / 2^64 - Phi| <= 2^-65 (rounding) + 2^-50 tail (ndtr), and the total variation is at most the sum over k,
+    Error: |T_k / 2^64 - Phi| <= 2^-65 (rounding) + 2^-50 tail (ndtr). The total variation is at most the sum over k,
     plus the two tails that were left out, each below 2^-65.
     """
     scale = _LEVELS * sigma

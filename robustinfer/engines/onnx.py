@@ -1,0 +1,120 @@
+"""ONNX Runtime, on CPU or CUDA."""
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CardError, DeviceError, EngineError, MissingExtraError, ModelFileError
+from ..files import sha256
+
+__all__ = ["OnnxEngine"]
+
+log = logging.getLogger("robustinfer")
+
+_IN_MEMORY = 1 << 30  # larger files are opened by name: they may have their weights beside them
+
+
+class OnnxEngine:
+    """A scores graph in ONNX Runtime. `InferenceSession.run` may be called from several threads at once."""
+
+    def __init__(self, path: Path, *, device: str = "auto", threads: int | None = None) -> None:
+        runtime = _runtime()
+        self.device, providers = _providers(device, runtime.get_available_providers())
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        options.log_severity_level = 3  # its warnings are about its own optimisations; errors are raised
+        # ONNX Runtime would fall back to the CPU without a word; a user who named a device wants that device.
+        if device not in {"auto", "cpu"}:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        source, self.digest = _read(path)
+        try:
+            self._session = runtime.InferenceSession(source, sess_options=options, providers=providers)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            if self.device != "cpu" and device != "auto":
+                raise DeviceError(f"ONNX Runtime cannot use {device} for {path}: {_first_line(error)}.") from error
+            raise ModelFileError(f"{path} is damaged, or no ONNX model: {_first_line(error)}.") from error
+        used = self._session.get_providers()[0]
+        if self.device != "cpu" and used != "CUDAExecutionProvider":
+            if device != "auto":
+                raise DeviceError(f"ONNX Runtime cannot use {device} here: it chose {used}.")
+            self.device = "cpu"
+        self.name = f"onnxruntime {runtime.__version__} ({used})"
+        self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+        self._input = _named(self._session.get_inputs(), "image")
+        self._output = _named(self._session.get_outputs(), "scores").name
+        self.batch = 256
+        log.info("%s runs on %s with %s", path, self.device, self.name)
+
+    @property
+    def input_shape(self) -> tuple[Any, ...]:
+        """The shape the graph declares, (batch, C, H, W); an entry that is no number is free."""
+        return tuple(self._input.shape)
+
+    def scores(self, images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Scores (N, K) of images (N, C, H, W)."""
+        try:
+            result: npt.NDArray[np.float32] = self._session.run([self._output], {self._input.name: images})[0]
+        except Exception as error:  # see above
+            raise EngineError(f"ONNX Runtime failed: {_first_line(error)}.") from error
+        return result
+
+
+def _runtime() -> Any:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise MissingExtraError(
+            "cpu", 'An ONNX model (with a GPU: "robustinfer[gpu]" instead)', "onnxruntime"
+        ) from error
+    return onnxruntime
+
+
+def _providers(device: str, available: list[str]) -> tuple[str, list[Any]]:
+    """The device in full, and the providers to ask for, best first."""
+    if device == "auto":
+        device = "cuda:0" if "CUDAExecutionProvider" in available else "cpu"
+        fallback = ["CPUExecutionProvider"]
+    else:
+        fallback = []
+    if device == "cpu":
+        return "cpu", ["CPUExecutionProvider"]
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise DeviceError(f"Expected a device auto, cpu, cuda or cuda:N, found {device!r}.")
+    if "CUDAExecutionProvider" not in available:
+        raise DeviceError(
+            f"{device} was asked for, but this ONNX Runtime offers only {', '.join(available)}: "
+            'pip install "robustinfer[gpu]" on a machine with CUDA, or ask for the device cpu.'
+        )
+    # TF32 changes scores by more than float32 rounding does; certificates are replayed in full precision.
+    cuda = ("CUDAExecutionProvider", {"device_id": int(index or 0), "use_tf32": 0})
+    return f"cuda:{int(index or 0)}", [cuda, *fallback]
+
+
+def _read(path: Path) -> tuple[Any, str]:
+    """The model for the session, and its digest: of the very bytes the session gets, where they fit into memory."""
+    try:
+        if path.stat().st_size > _IN_MEMORY:
+            return os.fspath(path), sha256(path)
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"Cannot read the model file {path}: {error.strerror or error}.") from error
+    return content, f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _named(values: list[Any], name: str) -> Any:
+    """The value of that name, else the first one: other people's models use other names."""
+    if not values:
+        raise CardError(f"Expected a graph with a value named {name!r}; this one has none at all.")
+    return next((value for value in values if value.name == name), values[0])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

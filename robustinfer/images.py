@@ -1,0 +1,181 @@
+"""The input contract: pixels in [0,1] as floating numbers, or uint8; anything else is refused with a sentence."""
+
+import hashlib
+import io
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .card import InputSpec
+from .errors import DtypeError, ImageFileError, PixelRangeError, ShapeError
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "MAX_PIXELS",
+    "as_batch",
+    "as_image",
+    "decode_image",
+    "image_digest",
+    "read_image",
+    "to_unit",
+]
+
+Array = npt.NDArray[Any]
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".npy")
+MAX_PIXELS = 50_000_000
+"""Images with more pixels are refused before they are decoded."""
+
+
+def as_image(array: npt.ArrayLike, spec: InputSpec) -> Array:
+    """One image as a contiguous (C, H, W) array of uint8 or float32, from (C, H, W), (H, W, C) or, for grey, (H, W)."""
+    values = _checked(np.asarray(array))
+    if values.ndim == 4 and len(values) == 1:
+        values = as_batch(values, spec)
+        return np.ascontiguousarray(values.reshape(spec.shape))
+    return np.ascontiguousarray(_channels_first(values, spec))
+
+
+def as_batch(array: npt.ArrayLike, spec: InputSpec) -> Array:
+    """Images as a contiguous (N, C, H, W) array of uint8 or float32, from one image or several of equal layout."""
+    values = _checked(np.asarray(array))
+    if values.ndim == 4 or (values.ndim == 3 and spec.channels == 1 and not _is_one_image(values.shape, spec)):
+        if len(values) == 0:
+            return np.empty((0, *spec.shape), dtype=values.dtype)
+        if values.shape[1:] == spec.shape:  # the usual layout; also settles an image with as many channels as rows
+            return np.ascontiguousarray(values)
+        return np.stack([_channels_first(image, spec) for image in values])
+    return np.ascontiguousarray(_channels_first(values, spec))[None]
+
+
+def to_unit(image: Array) -> npt.NDArray[np.float32]:
+    """Pixels in [0,1]: uint8 is multiplied by float32(1/255), which is what integer noise does as well."""
+    if image.dtype == np.uint8:
+        scaled: npt.NDArray[np.float32] = np.multiply(image, np.float32(1 / 255), dtype=np.float32)
+        return scaled
+    return np.asarray(image, dtype=np.float32)
+
+
+def image_digest(image: Array) -> str:
+    """The digest of the pixels of an image as `as_image` returns it; uint8 and float images never share one."""
+    return "sha256:" + hashlib.sha256(f"{image.dtype}{image.shape}".encode() + image.tobytes()).hexdigest()
+
+
+def read_image(path: str | os.PathLike[str], spec: InputSpec, *, max_pixels: int = MAX_PIXELS) -> Array:
+    """Read a PNG, JPEG or npy file as the image a model of this input spec takes."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ImageFileError(f"Cannot read the image {path}: {error.strerror or error}.") from error
+    try:
+        return decode_image(content, spec, max_pixels=max_pixels)
+    except (ImageFileError, ShapeError, DtypeError, PixelRangeError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def decode_image(content: bytes | bytearray, spec: InputSpec, *, max_pixels: int = MAX_PIXELS) -> Array:
+    """Decode the bytes of a PNG, JPEG or npy file as the image a model of this input spec takes.
+
+    An image file of another size is resized and cropped as the input spec says, or refused; an array never is.
+    """
+    if content[:6] == b"\x93NUMPY":
+        return as_image(_decode_npy(bytes(content), max_pixels * max(spec.channels, 4)), spec)
+    return as_image(_decode_picture(bytes(content), spec, max_pixels), spec)
+
+
+def _checked(values: Array) -> Array:
+    if values.dtype == np.uint8:
+        return values
+    if not np.issubdtype(values.dtype, np.floating):
+        raise DtypeError(f"Expected uint8 pixels or floating pixels in [0,1], found {values.dtype}: convert the image.")
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32, copy=False)
+    if values.size and not (values.min() >= 0 and values.max() <= 1):  # false for NaN as well
+        if not np.isfinite(values).all():
+            raise PixelRangeError("Expected pixels in [0,1], found NaN or infinite ones.")
+        raise PixelRangeError(
+            f"Expected pixels in [0,1], found {values.min():.4g} to {values.max():.4g}: pass uint8, or divide by the "
+            "largest value; normalisation is inside the model."
+        )
+    return values
+
+
+def _is_one_image(shape: tuple[int, ...], spec: InputSpec) -> bool:
+    channels, height, width = spec.shape
+    return shape in {(channels, height, width), (height, width, channels)}
+
+
+def _channels_first(values: Array, spec: InputSpec) -> Array:
+    channels, height, width = spec.shape
+    first, last = (channels, height, width), (height, width, channels)
+    if first == last and channels > 1 and values.shape == first:
+        raise ShapeError(
+            f"An image of shape {first} may be channels first or last: pass it in a batch of shape {(1, *first)}."
+        )
+    if values.shape == first:
+        return values
+    if values.shape == last:
+        return np.moveaxis(values, 2, 0)
+    if channels == 1 and values.shape == (height, width):
+        return np.expand_dims(values, 0)
+    grey = f" or {(height, width)}" if channels == 1 else ""
+    raise ShapeError(f"Expected an image of shape {first} or {last}{grey}, found {values.shape}.")
+
+
+def _decode_npy(content: bytes, max_values: int) -> Array:
+    from numpy.lib import format as npy
+
+    stream = io.BytesIO(content)
+    try:
+        version = npy.read_magic(stream)
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(stream)
+        if dtype.hasobject:
+            raise ImageFileError("This npy file holds Python objects, which are never unpickled; save plain numbers.")
+        if int(np.prod(shape, dtype=np.float64)) > max_values:
+            raise ImageFileError(f"This npy file holds an array of shape {shape}, more than {max_values} values.")
+        stream.seek(0)
+        array: Array = np.load(stream, allow_pickle=False)
+    except (ValueError, EOFError, OSError, SyntaxError, TypeError, OverflowError) as error:
+        raise ImageFileError(f"This npy file cannot be read: {error}.") from error
+    return array
+
+
+def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
+    from PIL import Image, ImageOps
+
+    mode = {1: "L", 3: "RGB"}.get(spec.channels)
+    if mode is None:
+        raise ImageFileError(f"Picture files have 1 or 3 channels; this model takes {spec.channels}: use npy files.")
+    try:
+        with warnings.catch_warnings():
+            # Our own limit, checked before decoding, is the one that counts.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            picture: Image.Image = Image.open(io.BytesIO(content), formats=("PNG", "JPEG"))
+            if picture.width * picture.height > max_pixels:
+                raise ImageFileError(
+                    f"The image has {picture.width} x {picture.height} pixels, more than {max_pixels}."
+                )
+            if picture.mode.startswith(("I", "F")):
+                raise ImageFileError(f"Expected 8 bits a channel, found a picture of mode {picture.mode}.")
+            picture = ImageOps.exif_transpose(picture).convert(mode)
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise ImageFileError(f"This is no PNG, JPEG or npy image that can be read ({error}).") from error
+    return np.asarray(_fitted(picture, spec), dtype=np.uint8)
+
+
+def _fitted(picture: Any, spec: InputSpec) -> Any:
+    from PIL import Image, ImageOps
+
+    size = (spec.width, spec.height)
+    if picture.size == size:
+        return picture
+    if spec.resize == "refuse":
+        raise ShapeError(
+            f"Expected an image of {size[0]} x {size[1]} pixels, found {picture.width} x {picture.height}."
+        )
+    return ImageOps.fit(picture, size, method=Image.Resampling[spec.resize.upper()])

@@ -1,0 +1,71 @@
+"""Planning a sample size: how many samples come within a tolerance of the radius that n samples would give."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from .bounds import clopper_pearson_lower, clopper_pearson_upper
+from .estimates import Smoothing, Votes, runner_up, shares
+
+__all__ = ["needed"]
+
+PILOT_MISS = 0.01  # probability that the pilot's interval misses p_A; costs samples or tolerance, never soundness
+
+
+def needed(smoothing: Smoothing, pilot: Votes, top: int, n: int, alpha: float, tolerance: float) -> int:
+    """The sample size that comes within `tolerance` of n samples, for every p_A the pilot leaves open; 0 if none can.
+
+    For the two-class bound the runner-up's p_B is planned for as well, as if 1 - p_B were p_A: the radius is the mean
+    of the two parts, so it is within the tolerance if both are.
+    """
+    lower, upper = shares(smoothing, alpha, len(pilot))
+    a_low, a_high = _interval(pilot, top)
+    size = _table(smoothing.sigma, n, lower, tolerance).largest(a_low, a_high)
+    if upper is None:
+        return size
+    b_low, b_high = _interval(pilot, runner_up(pilot, top))
+    if size == 0 and a_high > b_low:
+        return n  # p_A may be below 1/2 and still above p_B, where the table has nothing to say
+    return max(size, _table(smoothing.sigma, n, upper, tolerance).largest(1.0 - b_high, 1.0 - b_low))
+
+
+def _interval(pilot: Votes, index: int) -> tuple[float, float]:
+    """Where the pilot leaves the probability of a class, but for `PILOT_MISS`."""
+    k, n = int(pilot[index]), int(pilot.sum())
+    return clopper_pearson_lower(k, n, PILOT_MISS / 2), clopper_pearson_upper(k, n, PILOT_MISS / 2)
+
+
+@dataclass(frozen=True)
+class _SizeTable:
+    """need(p): the smallest size whose radius at an observed rate p is within tolerance of that of n samples."""
+
+    rates: npt.NDArray[np.float64]
+    sizes: npt.NDArray[np.int64]
+
+    def largest(self, low: float, high: float) -> int:
+        """The largest need over an interval of rates."""
+        first = max(int(np.searchsorted(self.rates, low, side="right")) - 1, 0)
+        last = min(int(np.searchsorted(self.rates, high, side="left")), len(self.rates) - 1)
+        return int(self.sizes[first : last + 1].max())
+
+
+@functools.lru_cache(maxsize=32)
+def _table(sigma: float, n: int, alpha: float, tolerance: float) -> _SizeTable:
+    """Needs on a grid that is fine where radii change fast: even in p up to 0.99, geometric in 1 - p beyond."""
+    rates = np.concatenate([np.linspace(0.5, 0.99, 128), 1 - np.geomspace(0.01, 0.5 / n, 128), [1.0]])
+
+    def radius(size: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        p = clopper_pearson_lower(np.round(size * rates), size, alpha)
+        values: npt.NDArray[np.float64] = sigma * ndtri(np.clip(p, 1e-300, 1 - 2.0**-53))
+        return values
+
+    goal = radius(np.full(len(rates), n)) - tolerance
+    low, high = np.ones(len(rates), dtype=np.int64), np.full(len(rates), n, dtype=np.int64)
+    while (low < high).any():
+        middle = (low + high) // 2
+        enough = radius(middle) >= goal
+        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+    return _SizeTable(rates, np.where(goal + tolerance <= 0, 0, high))

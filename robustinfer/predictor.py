@@ -1,0 +1,299 @@
+"""`Predictor`: a model file that answers with labels, radii and certificates. This is what applications embed."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .card import Card
+from .certificate import Certificate, ModelReference, Prediction
+from .engines import Engine, load_engine
+from .errors import CardError, ClassCountError, DigestError, RobustinferError, SettingError
+from .images import as_batch, image_digest, to_unit
+from .noise import derive_seed, noise_name
+from .procedures import Outcome
+from .replay import Replay, replay
+from .requests import Question, Request
+from .scheduler import Job, Pace, run
+
+__all__ = ["Predictor"]
+
+Answer = Certificate | Prediction
+Progress = Callable[[int], None]
+
+
+class Predictor:
+    """A classifier and its certificates. Safe to use from several threads.
+
+    Images are numpy arrays, one image or a batch: uint8, or floating pixels in [0,1]; channels first or last.
+
+        predictor = Predictor.load("digits.onnx")
+        predictor.predict(image).class_name
+        predictor.certify(image, radius=0.5).radius
+    """
+
+    def __init__(self, engine: Engine, card: Card, *, digest: str = "", batch: int | None = None) -> None:
+        if batch is not None and batch < 1:
+            raise SettingError(f"Expected a batch of at least 1, found {batch}.")
+        self.engine = engine
+        self.card = card
+        self.digest = digest
+        self.batch = batch or engine.batch
+        self._pace = Pace()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        batch: int | None = None,
+        card: Card | None = None,
+        digest: str | None = None,
+    ) -> "Predictor":
+        """Open a model file: .onnx, .pt (TorchScript) or .pt2.
+
+        `device` is auto, cpu, cuda or cuda:N; a device that is named is used or refused, never replaced. `threads` are
+        those of one engine run, `batch` the samples of one run. `card` describes a file that carries none, and `digest`
+        ("sha256:...") is checked if given.
+        """
+        loaded = load_engine(path, device=device, threads=threads)
+        if digest is not None and digest.removeprefix("sha256:") != loaded.digest.removeprefix("sha256:"):
+            raise DigestError(
+                f"Expected {path} to have the digest {digest}, found {loaded.digest}: it is another file."
+            )
+        card = card or loaded.card
+        if card is None:
+            raise CardError(
+                f"{path} carries no card, so its classes and input are not known: "
+                "export it with `robust export`, or pass card=Card(classes=..., input=InputSpec(...), sigma=...)."
+            )
+        _check_shape(loaded.engine, card)
+        return cls(loaded.engine, card, digest=loaded.digest, batch=batch)
+
+    @property
+    def device(self) -> str:
+        """Where the engine runs."""
+        return self.engine.device
+
+    @property
+    def model(self) -> ModelReference:
+        """Name, version and digest, as they stand in every answer."""
+        return ModelReference(self.card.name, self.card.version, self.digest)
+
+    def scores(self, images: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Plain ensemble scores (N, K), without noise and without any guarantee."""
+        batch = as_batch(images, self.card.input)
+        pieces = [self.engine.scores(to_unit(batch[i : i + self.batch])) for i in range(0, len(batch), self.batch)]
+        scores = np.concatenate(pieces) if pieces else np.empty((0, len(self.card.classes)), dtype=np.float32)
+        if scores.ndim != 2 or scores.shape[1] != len(self.card.classes):
+            raise ClassCountError(
+                f"The card has {len(self.card.classes)} classes, but the graph gives scores of shape {scores.shape}."
+            )
+        return scores
+
+    def predict(
+        self,
+        image: npt.ArrayLike,
+        *,
+        n: int = 1000,
+        alpha: float = 0.001,
+        sigma: float | None = None,
+        noise: Any = None,
+        seed: int | None = None,
+        stop: threading.Event | None = None,
+    ) -> Prediction:
+        """The label of the smoothed classifier, or an abstention; wrong with probability at most alpha.
+
+        At most n samples are drawn, and fewer as soon as the label is clear.
+        """
+        request = Request(image=image, mode="predict", n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed)
+        answer = self._answer(request, stop, None)
+        assert isinstance(answer, Prediction)
+        return answer
+
+    def certify(
+        self,
+        image: npt.ArrayLike,
+        *,
+        n: int = 100_000,
+        alpha: float = 0.001,
+        n0: int | None = None,
+        radius: float | None = None,
+        tolerance: float | None = None,
+        deadline: float | None = None,
+        bound: Any = None,
+        sigma: float | None = None,
+        noise: Any = None,
+        seed: int | None = None,
+        stop: threading.Event | None = None,
+        progress: Progress | None = None,
+    ) -> Certificate:
+        """Label and radius: no change below the radius alters the label; wrong with probability at most alpha.
+
+        radius=r     decide one radius, and stop as soon as it is decided
+        tolerance=t  a radius within t of what n samples would give, from fewer samples
+        deadline=s   the best certificate that s seconds can buy
+        otherwise    n samples
+
+        Setting `stop` (a threading.Event) ends the work at once; with `radius` or `deadline` the best certificate
+        so far is returned, which is valid at any moment; otherwise the answer is an abstention.
+        """
+        request = Request(
+            image=image,
+            n=n,
+            alpha=alpha,
+            n0=n0,
+            radius=radius,
+            tolerance=tolerance,
+            deadline=deadline,
+            bound=bound,
+            sigma=sigma,
+            noise=noise,
+            seed=seed,
+        )
+        answer = self._answer(request, stop, progress)
+        assert isinstance(answer, Certificate)
+        return answer
+
+    def certify_many(
+        self,
+        images: Iterable[npt.ArrayLike],
+        *,
+        seed: int | None = None,
+        seeds: Iterable[int] | None = None,
+        stop: threading.Event | None = None,
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> Iterator[Certificate]:
+        """Certify many images, in order: one engine batch holds samples of several, and a decided image makes room.
+
+        The settings are those of `certify`. Each image has noise of its own: from `seeds`, one an image, or derived
+        from one `seed` and the image's position, or from the operating system.
+        """
+        if seeds is not None and seed is not None:
+            raise SettingError("Pass seeds, one an image, or one seed to derive them from, not both.")
+        own_seeds = _seeds(seed, seeds)
+        jobs = (self._job(Request(image=image, seed=next(own_seeds), **settings), stop) for image in images)
+        for job in self._run(jobs, progress):
+            answer = self._result(job)
+            assert isinstance(answer, Certificate)
+            yield answer
+
+    def answer_many(self, requests: Sequence[Request]) -> list[Answer | RobustinferError]:
+        """Answer requests of any kind together, sharing engine batches.
+
+        A bad request gets its error, its neighbours their answers.
+        """
+        results: list[Any] = [None] * len(requests)
+        jobs: list[tuple[int, Job]] = []
+        for position, request in enumerate(requests):
+            try:
+                jobs.append((position, self._job(request, None)))
+            except RobustinferError as error:
+                results[position] = error
+        finished = self._run(iter([job for _, job in jobs]), None)
+        for (position, _), job in zip(jobs, finished, strict=True):
+            results[position] = self._result(job)
+        return results
+
+    def verify(self, certificate: Certificate, image: npt.ArrayLike, *, other_model: bool = False) -> Replay:
+        """Draw the samples of a certificate again, and say whether the same votes come out.
+
+        The model must have the certificate's digest, unless `other_model` allows another file of the same ensemble:
+        its votes may differ on near-ties, which are counted as flips.
+        """
+        return replay(self, certificate, image, other_model=other_model)
+
+    def _answer(self, request: Request, stop: threading.Event | None, progress: Progress | None) -> Answer:
+        (job,) = self._run(iter([self._job(request, stop)]), progress)
+        return self._result(job)
+
+    def _job(self, request: Request, stop: threading.Event | None) -> Job:
+        return Job(request.ask(self.card), len(self.card.classes), stop)
+
+    def _run(self, jobs: Iterator[Job], progress: Progress | None) -> Iterator[Job]:
+        return run(
+            self.engine, jobs, batch=self.batch, classes=len(self.card.classes), pace=self._pace, progress=progress
+        )
+
+    def _result(self, job: Job) -> Answer:
+        outcome = job.outcome
+        assert outcome is not None
+        if job.question.answer == "predict":
+            return _prediction(self, job.question, outcome, job.seconds)
+        return _certificate(self, job.question, outcome, job.seconds)
+
+
+def _prediction(predictor: Predictor, question: Question, outcome: Outcome, seconds: float) -> Prediction:
+    return Prediction(
+        label=outcome.label,
+        class_name=None if outcome.label is None else predictor.card.classes[outcome.label],
+        abstained=outcome.label is None,
+        counts=tuple(int(votes) for votes in outcome.counts[:-1]),
+        invalid=int(outcome.counts[-1]),
+        n=question.n,
+        samples_used=int(outcome.counts.sum()),
+        alpha=question.alpha,
+        sigma=question.smoothing.sigma,
+        noise=noise_name(question.noise),
+        seed=question.seed,
+        stopped=outcome.stopped,
+        model=predictor.model,
+        seconds=round(seconds, 6),
+    )
+
+
+def _certificate(predictor: Predictor, question: Question, outcome: Outcome, seconds: float) -> Certificate:
+    return Certificate(
+        label=outcome.label,
+        class_name=None if outcome.label is None else predictor.card.classes[outcome.label],
+        abstained=outcome.label is None,
+        radius=outcome.radius,
+        norm="l2",
+        method="clopper-pearson",
+        bound=question.smoothing.bound,
+        mode=question.mode,
+        noise=noise_name(question.noise),
+        sigma=question.smoothing.sigma,
+        alpha=question.alpha,
+        n=question.n,
+        n0=outcome.selection,
+        samples_used=outcome.selection + int(outcome.counts.sum()),
+        looks=outcome.looks,
+        p_lower=outcome.p_lower,
+        p_upper_runner_up=outcome.p_upper,
+        counts=tuple(int(votes) for votes in outcome.counts[:-1]),
+        invalid=int(outcome.counts[-1]),
+        seed=question.seed,
+        stopped=outcome.stopped,
+        requested=question.requested,
+        image=image_digest(question.image),
+        model=predictor.model,
+        seconds=round(seconds, 6),
+    )
+
+
+def _seeds(seed: int | None, seeds: Iterable[int] | None) -> Iterator[int | None]:
+    """A seed for every image."""
+    if seeds is not None:
+        yield from seeds
+        raise SettingError("There are more images than seeds.")
+    for index in count():
+        yield None if seed is None else derive_seed(seed, index)
+
+
+def _check_shape(engine: Engine, card: Card) -> None:
+    declared = getattr(engine, "input_shape", None)
+    if declared is None:
+        return
+    fixed = [
+        isinstance(size, int) and size != wanted for size, wanted in zip(declared[1:], card.input.shape, strict=False)
+    ]
+    if len(declared) != 4 or any(fixed):
+        raise CardError(f"The card says images of shape {card.input.shape}, but the graph takes {declared}.")

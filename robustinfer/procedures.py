@@ -1,0 +1,198 @@
+"""The statistical procedures: how votes become a label, a radius, or an abstention.
+
+A procedure is a generator. It yields how many further samples it wants and receives their votes; it returns an
+`Outcome`. It draws nothing itself, so one engine batch can hold samples of many procedures, and a test can feed it from
+a binomial distribution. Instead of votes it may receive a word, why no more samples come ("deadline", "interrupted"),
+and then returns the best outcome that is valid.
+
+Votes are counts per class with one more entry at the end, for samples whose scores were not finite. That entry is
+treated as one more class that can never be the label, so it counts against every label.
+
+Error budgets (each procedure spends alpha in total; A is the true top class, C the number of entries in the votes):
+
+| procedure            | label chosen on       | lower bound on p_A at | each upper bound on p_c at |
+|----------------------|-----------------------|-----------------------|----------------------------|
+| fixed, top-class     | n0 separate samples   | alpha                 |                            |
+| fixed, two-class     | n0 separate samples   | 0.9 alpha             | 0.1 alpha / (C - 1)        |
+| same-sample, top     | the same n samples    | alpha / 2             |                            |
+| same-sample, two     | the same n samples    | alpha / (2 C)         | alpha / (2 C)              |
+| decide and anytime   | n0 separate samples   | the fixed ones, with alpha / K at each of the K looks |
+| planned              | the pilot, which also plans n; it is discarded, so the fixed ones are valid as they are |
+| vote                 | the same samples      | Hung and Fithian's test at alpha / K at each of the K looks |
+"""
+
+import functools
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .bounds import binomial_p_value, round_radius_down
+from .estimates import Estimate, Smoothing, Votes, estimate, estimate_same_sample, optimistic_radius
+from .planning import needed
+
+__all__ = ["Outcome", "Procedure", "anytime", "decide", "fixed", "looks", "planned", "vote"]
+
+FUTILITY = 1e-4  # probability of giving up a radius that was in reach; costs power, never soundness
+GROWTH = 1.3  # from look to look
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a procedure found. `label` None is an abstention. `counts` are the votes of the estimation samples."""
+
+    label: int | None
+    radius: float
+    p_lower: float
+    p_upper: float | None
+    counts: Votes
+    selection: int
+    looks: int
+    stopped: str
+
+
+Procedure = Generator[int, Votes | str, Outcome]
+
+
+def fixed(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float) -> Procedure:
+    """CERTIFY of Cohen et al.: choose the label on n0 samples, bound its probability on n fresh ones.
+
+    P(the outcome has a label and the label of g changes within its radius) <= alpha. With n0 = 0 the label is chosen
+    on the n samples themselves ("same-sample"), which is paid for by the smaller shares in the table above.
+    """
+    top: int | None = None
+    if n0:
+        selection = yield n0
+        if isinstance(selection, str):
+            return _nothing(classes, 0, selection)
+        top = _top(selection)
+    counts = yield n
+    if isinstance(counts, str):
+        return _nothing(classes, n0, counts)
+    if top is None:
+        top = _top(counts)
+        found = estimate_same_sample(smoothing, counts, top, alpha)
+    else:
+        found = estimate(smoothing, counts, top, alpha)
+    return _outcome(found, top, counts, n0, looks=1, stopped="complete")
+
+
+def decide(
+    smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, radius: float, start: int = 100
+) -> Procedure:
+    """Decide one radius: look at the growing counts, stop when the radius is certified or out of reach.
+
+    P(the outcome has a label and the label of g changes within its radius) <= alpha: each of the K looks has alpha/K,
+    and the outcome rests on one of them. Giving up early is decided at level `FUTILITY` and cannot make it unsound.
+    """
+    schedule = looks(n, start)
+    selection = yield n0
+    if isinstance(selection, str):
+        return _nothing(classes, 0, selection)
+    top, counts, best, seen = _top(selection), _none(classes), Estimate(0.0, None, 0.0), 0
+    stopped = "exhausted"
+    for look in schedule:
+        votes = yield look - int(counts.sum())
+        if isinstance(votes, str):
+            stopped = votes
+            break
+        counts, seen = counts + votes, seen + 1
+        best = _better(best, estimate(smoothing, counts, top, alpha / len(schedule)))
+        if round_radius_down(best.radius) >= radius:
+            stopped = "certified"
+            break
+        if optimistic_radius(smoothing, counts, top, FUTILITY / len(schedule)) < radius:
+            stopped = "out of reach"
+            break
+    return _outcome(best, top, counts, n0, looks=seen, stopped=stopped)
+
+
+def anytime(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, start: int = 32) -> Procedure:
+    """The best certificate at any moment: `decide` with a radius that is never reached, until somebody says stop.
+
+    Valid under any rule of stopping, a clock included, because all K looks are paid for in advance.
+    """
+    outcome = yield from decide(smoothing, classes=classes, n0=n0, n=n, alpha=alpha, radius=math.inf, start=start)
+    return outcome
+
+
+def planned(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, tolerance: float) -> Procedure:
+    """A radius within `tolerance` of what n samples would give, from as few as a pilot says are needed.
+
+    The pilot chooses label and sample size and is then discarded; the fresh samples are independent of it, so `fixed`'s
+    bounds hold at their full level, whatever size was chosen.
+    """
+    pilot = yield n0
+    if isinstance(pilot, str):
+        return _nothing(classes, 0, pilot)
+    top = _top(pilot)
+    size = needed(smoothing, pilot, top, n, alpha, tolerance)
+    if size == 0:
+        return Outcome(None, 0.0, 0.0, None, _none(classes), n0, 0, "out of reach")
+    counts = yield size
+    if isinstance(counts, str):
+        return _nothing(classes, n0, counts)
+    return _outcome(estimate(smoothing, counts, top, alpha), top, counts, n0, looks=1, stopped="planned")
+
+
+def vote(*, classes: int, n: int, alpha: float) -> Procedure:
+    """PREDICT of Cohen et al., in looks: P(the outcome has a label and it is not that of g) <= alpha.
+
+    At each of the K looks the top two counts are compared by a two-sided binomial test at level alpha/K.
+    """
+    schedule = looks(n, min(n, 100), growth=2.0)
+    counts, seen, stopped = _none(classes), 0, "exhausted"
+    label: int | None = None
+    for look in schedule:
+        votes = yield look - int(counts.sum())
+        if isinstance(votes, str):
+            stopped = votes
+            break
+        counts, seen = counts + votes, seen + 1
+        runner_up, top = np.argsort(counts, kind="stable")[-2:]
+        top_count, next_count = int(counts[top]), int(counts[runner_up])
+        if top < classes and binomial_p_value(top_count, top_count + next_count) <= alpha / len(schedule):
+            label, stopped = int(top), "decided"
+            break
+    return Outcome(label, 0.0, 0.0, None, counts, 0, seen, stopped)
+
+
+@functools.lru_cache(maxsize=64)
+def looks(n: int, start: int, growth: float = GROWTH) -> tuple[int, ...]:
+    """Sample sizes at which the counts are looked at: start, growing geometrically, and n at last."""
+    sizes = [min(start, n)]
+    while sizes[-1] < n:
+        sizes.append(min(n, math.ceil(growth * sizes[-1])))
+    return tuple(sizes)
+
+
+def _better(one: Estimate, other: Estimate) -> Estimate:
+    return other if other.radius > one.radius else one
+
+
+def _outcome(found: Estimate, top: int, counts: Votes, n0: int, *, looks: int, stopped: str) -> Outcome:
+    radius = round_radius_down(found.radius)
+    certified = radius > 0 and top < len(counts) - 1
+    return Outcome(
+        top if certified else None,
+        radius if certified else 0.0,
+        found.p_lower,
+        found.p_upper,
+        counts,
+        n0,
+        looks,
+        stopped,
+    )
+
+
+def _nothing(classes: int, n0: int, why: str) -> Outcome:
+    return Outcome(None, 0.0, 0.0, None, _none(classes), n0, 0, why)
+
+
+def _none(classes: int) -> Votes:
+    return np.zeros(classes + 1, dtype=np.int64)
+
+
+def _top(counts: Votes) -> int:
+    return int(counts.argmax())

@@ -1,0 +1,146 @@
+"""Replaying a certificate: the same seed and the same model must cast the same votes."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .certificate import Certificate
+from .errors import CertificateError, DigestError
+from .estimates import Votes
+from .images import image_digest
+from .noise import add_noise
+from .procedures import Outcome
+from .requests import Question, Request
+from .scheduler import count_votes
+
+if TYPE_CHECKING:
+    from .predictor import Predictor
+
+__all__ = ["Replay", "replay"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came out when the samples of a certificate were drawn again.
+
+    `ok`: the votes, the label and the radius come out as they stand in the certificate. `flips`: samples whose vote
+    changed, at least (half the sum of the differences of the counts); a different backend may flip near-ties.
+    """
+
+    ok: bool
+    flips: int
+    label: int | None
+    radius: float
+    counts: tuple[int, ...]
+    invalid: int
+    same_model: bool
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The replay as a JSON object."""
+        return dataclasses.asdict(self)
+
+
+def replay(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike, *, other_model: bool) -> Replay:
+    """Run the certificate's procedure on its own noise, and compare."""
+    same_model = certificate.model.digest == predictor.digest
+    if not same_model and not other_model:
+        raise DigestError(
+            f"The certificate was made by a model with the digest {certificate.model.digest}, this one has "
+            f"{predictor.digest}: use that model, or allow another file of the same ensemble."
+        )
+    question = _question(predictor, certificate, image)
+    outcome = _rerun(predictor, question, certificate)
+    counts, claimed = outcome.counts, np.array([*certificate.counts, certificate.invalid])
+    if len(counts) != len(claimed):
+        raise CertificateError(f"The certificate counts {len(claimed) - 1} classes, the model has {len(counts) - 1}.")
+    flips = (int(np.abs(counts - claimed).sum()) + 1) // 2
+    reason = _difference(certificate, outcome, flips)
+    return Replay(
+        ok=not reason,
+        flips=flips,
+        label=outcome.label,
+        radius=outcome.radius,
+        counts=tuple(int(votes) for votes in counts[:-1]),
+        invalid=int(counts[-1]),
+        same_model=same_model,
+        reason=reason or "the same votes, label and radius came out again",
+    )
+
+
+def _question(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike) -> Question:
+    kind = certificate.noise.rpartition("/")[2]
+    wanted = {certificate.mode: certificate.requested} if certificate.mode != "fixed" else {}
+    request = Request(
+        image=image,
+        n=certificate.n,
+        n0=certificate.n0 if certificate.n0 or certificate.mode == "fixed" else None,
+        alpha=certificate.alpha,
+        bound=certificate.bound,
+        sigma=certificate.sigma,
+        noise=kind,  # type: ignore[arg-type]  # checked by `ask`
+        seed=certificate.seed,
+        **wanted,  # type: ignore[arg-type]
+    )
+    question = request.ask(predictor.card)
+    if image_digest(question.image) != certificate.image:
+        raise CertificateError(
+            f"This is not the image of the certificate, whose pixels have the digest {certificate.image}."
+        )
+    return question
+
+
+def _rerun(predictor: "Predictor", question: Question, certificate: Certificate) -> Outcome:
+    """The outcome on exactly the certificate's samples.
+
+    A clock or a person may have ended the original, and a flipped near-tie may make the procedure want more or fewer
+    samples than it did then; so it is stopped where the certificate was, and given what the certificate used.
+    """
+    limit, position = certificate.samples_used, 0
+    procedure = question.procedure(len(predictor.card.classes))
+    wanted = next(procedure)
+    while True:
+        answer: Votes | str = certificate.stopped
+        if position + wanted <= limit:
+            answer = _votes(predictor, question, position, wanted)
+            position += wanted
+        try:
+            wanted = procedure.send(answer)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            break
+    if position < limit:
+        rest = _votes(predictor, question, position, limit - position)
+        return dataclasses.replace(outcome, counts=outcome.counts + rest)
+    return outcome
+
+
+def _votes(predictor: "Predictor", question: Question, first: int, count: int) -> Votes:
+    classes = len(predictor.card.classes)
+    votes: Votes = np.zeros(classes + 1, dtype=np.int64)
+    buffer = np.empty((min(predictor.batch, count), *question.image.shape), dtype=np.float32)
+    for start in range(first, first + count, len(buffer)):
+        out = buffer[: min(len(buffer), first + count - start)]
+        add_noise(
+            question.image,
+            kind=question.noise,
+            sigma=question.smoothing.sigma,
+            seed=question.seed,
+            first=start,
+            out=out,
+        )
+        votes += count_votes(predictor.engine.scores(out), classes)
+    return votes
+
+
+def _difference(certificate: Certificate, outcome: Outcome, flips: int) -> str:
+    if flips:
+        return f"{flips} of {certificate.samples_used - certificate.n0} votes came out differently"
+    if outcome.label != certificate.label:
+        return f"the votes prove the label {outcome.label}, the certificate says {certificate.label}"
+    if certificate.radius > outcome.radius:
+        return f"the votes prove a radius of {outcome.radius}, the certificate says {certificate.radius}"
+    return ""

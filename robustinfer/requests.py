@@ -1,0 +1,218 @@
+"""A request: one image and what is asked about it, checked before any work is done."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from .bounds import clopper_pearson_lower, radius_top_class, smallest_n
+from .card import Card
+from .certificate import Mode
+from .errors import AlphaError, DtypeError, SampleSizeError, SettingError, SigmaError
+from .estimates import Bound, Smoothing
+from .images import as_image, to_unit
+from .noise import NoiseKind, fresh_seed, total_variation
+from .procedures import Procedure, anytime, decide, fixed, looks, planned, vote
+
+__all__ = ["Question", "Request"]
+
+PREDICT_N = 1_000
+CERTIFY_N = 100_000
+SELECTION = 100  # samples on which the label is chosen
+PILOT = 500  # samples that choose the label and plan the sample size
+SAME_SAMPLE_UP_TO = 1_000  # below, a separate selection costs more than it gains (measured: notes in docs/guarantee.md)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One image and what is asked about it. What is None is chosen by the predictor.
+
+    `n` is the number of samples allowed (1,000 to predict, 100,000 to certify). `radius`, `tolerance` and `deadline`
+    (seconds) ask for a certificate with fewer samples; `radius` and `deadline` go together. `n0` samples choose the
+    label; 0 chooses it on the n samples themselves. `bound` is "two-class" by default, "top-class" where n0 is 0.
+    """
+
+    image: Any
+    mode: Literal["predict", "certify"] = "certify"
+    n: int | None = None
+    alpha: float = 0.001
+    n0: int | None = None
+    radius: float | None = None
+    tolerance: float | None = None
+    deadline: float | None = None
+    bound: Bound | None = None
+    sigma: float | None = None
+    noise: NoiseKind | None = None
+    seed: int | None = None
+
+    def ask(self, card: Card) -> "Question":
+        """Check everything against the card, and settle what was left open."""
+        alpha = _alpha(self.alpha)
+        n = _whole("n", self.n, default=PREDICT_N if self.mode == "predict" else CERTIFY_N)
+        mode = self._mode()
+        n0 = self._n0(mode, n)
+        bound = self._bound(n0)
+        sigma = _sigma(self.sigma, card)
+        image, kind = _prepared(self.image, self.noise, card)
+        smoothing = Smoothing(sigma, bound, total_variation(kind, sigma, card.input.size))
+        question = Question(
+            image,
+            kind,
+            self.mode,
+            mode,
+            smoothing,
+            alpha,
+            n,
+            n0,
+            self._requested(mode),
+            self.deadline,
+            _seed(self.seed),
+        )
+        question.check_reach()
+        return question
+
+    def _mode(self) -> Mode:
+        for name in ("radius", "tolerance", "deadline"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise SettingError(f"Expected a positive number for {name}, found {value!r}.")
+        if self.mode not in {"predict", "certify"}:
+            raise SettingError(f"Expected the mode predict or certify, found {self.mode!r}.")
+        if self.mode == "predict":
+            if any(value is not None for value in (self.radius, self.tolerance, self.deadline, self.n0, self.bound)):
+                raise SettingError("radius, tolerance, deadline, n0 and bound belong to the mode certify.")
+            return "fixed"
+        if self.tolerance is not None:
+            if self.radius is not None or self.deadline is not None:
+                raise SettingError("tolerance plans its own number of samples: leave out radius and deadline.")
+            return "tolerance"
+        if self.radius is not None:
+            return "radius"
+        return "fixed" if self.deadline is None else "deadline"
+
+    def _n0(self, mode: Mode, n: int) -> int:
+        if self.mode == "predict":
+            return 0
+        defaults = {"fixed": 0 if n <= SAME_SAMPLE_UP_TO else SELECTION, "tolerance": PILOT, "deadline": 32}
+        n0 = _whole("n0", self.n0, default=defaults.get(mode, SELECTION), smallest=0)
+        if n0 == 0 and mode != "fixed":
+            raise SettingError(
+                f"Expected a positive n0 in the mode {mode}, found 0: the label is chosen on samples of its own."
+            )
+        return n0
+
+    def _bound(self, n0: int) -> Bound:
+        if self.bound is None:
+            return "two-class" if n0 else "top-class"
+        if self.bound not in {"top-class", "two-class"}:
+            raise SettingError(f"Expected the bound top-class or two-class, found {self.bound!r}.")
+        return self.bound
+
+    def _requested(self, mode: Mode) -> float | None:
+        return {"radius": self.radius, "tolerance": self.tolerance, "deadline": self.deadline}.get(mode)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request in which everything is settled: what a job needs, and what a certificate records."""
+
+    image: npt.NDArray[Any]
+    noise: NoiseKind
+    answer: Literal["predict", "certify"]
+    mode: Mode
+    smoothing: Smoothing
+    alpha: float
+    n: int
+    n0: int
+    requested: float | None
+    deadline: float | None
+    seed: int
+
+    def procedure(self, classes: int) -> Procedure:
+        """The statistical procedure that answers this question."""
+        if self.answer == "predict":
+            return vote(classes=classes, n=self.n, alpha=self.alpha)
+        smoothing, sizes = self.smoothing, {"classes": classes, "n0": self.n0, "n": self.n}
+        if self.mode == "radius":
+            return decide(smoothing, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
+        if self.mode == "tolerance":
+            return planned(smoothing, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
+        if self.mode == "deadline":
+            return anytime(smoothing, **sizes, alpha=self.alpha)
+        return fixed(smoothing, **sizes, alpha=self.alpha)
+
+    def check_reach(self) -> None:
+        """Refuse what no votes could ever prove: n too small for alpha, or a radius beyond unanimity."""
+        if self.answer == "predict":
+            least = smallest_n(self.alpha / (2 * len(looks(self.n, min(self.n, 100), 2.0))))
+            if self.n < least:
+                raise SampleSizeError(
+                    f"{self.n} samples cannot decide anything at alpha = {self.alpha}: use n >= {least}."
+                )
+            return
+        level = self.alpha / 2 if self.n0 == 0 else self.alpha
+        if self.mode in {"radius", "deadline"}:
+            level /= len(looks(self.n, 100 if self.mode == "radius" else 32))
+        if self.n < smallest_n(level):
+            raise SampleSizeError(
+                f"{self.n} samples cannot certify anything at alpha = {self.alpha}, even if all agree: "
+                f"use n >= {smallest_n(level)}, or a larger alpha."
+            )
+        largest = radius_top_class(clopper_pearson_lower(self.n, self.n, level), self.smoothing.sigma)
+        if self.mode == "radius" and self.requested is not None and self.requested > largest:
+            raise SampleSizeError(
+                f"A radius of {self.requested} is out of reach of n = {self.n} samples, alpha = {self.alpha}, sigma = "
+                f"{self.smoothing.sigma}: even if all agree they prove {largest:.4f}. Use a larger n or a smaller radius."
+            )
+
+
+def _alpha(alpha: Any) -> float:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < 1:
+        raise AlphaError(f"Expected an alpha between 0 and 1, found {alpha!r}.")
+    return float(alpha)
+
+
+def _whole(name: str, value: Any, *, default: int, smallest: int = 1) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < smallest:
+        raise SampleSizeError(f"Expected a whole number of at least {smallest} for {name}, found {value!r}.")
+    return int(value)
+
+
+def _seed(seed: Any) -> int:
+    if seed is None:
+        return fresh_seed()
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed.__index__() < 2**64:
+        raise SettingError(f"Expected a seed from 0 to 2^64 - 1, found {seed!r}.")
+    return int(seed)
+
+
+def _sigma(sigma: float | None, card: Card) -> float:
+    if sigma is None:
+        if card.sigma is None:
+            raise SigmaError(
+                f"The model {card.name!r} was not trained for smoothing and its card has no sigma: pass one."
+            )
+        return card.sigma
+    if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 < sigma < math.inf:
+        raise SigmaError(f"Expected a positive sigma, found {sigma!r}.")
+    if card.sigma is not None and not math.isclose(sigma, card.sigma, rel_tol=1e-9):
+        raise SigmaError(
+            f"The model {card.name!r} was trained for sigma = {card.sigma}, found {sigma}: leave sigma out."
+        )
+    return float(sigma)
+
+
+def _prepared(image: Any, noise: NoiseKind | None, card: Card) -> tuple[npt.NDArray[Any], NoiseKind]:
+    if noise not in {None, "integer", "continuous"}:
+        raise SettingError(f"Expected the noise integer or continuous, found {noise!r}.")
+    pixels = as_image(image, card.input)
+    if pixels.dtype.name == "uint8":
+        return (to_unit(pixels), "continuous") if noise == "continuous" else (pixels, "integer")
+    if noise == "integer":
+        raise DtypeError(
+            "Integer noise is for uint8 images; found floating pixels: pass uint8, or use continuous noise."
+        )
+    return pixels, "continuous"

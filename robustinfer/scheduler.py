@@ -1,0 +1,190 @@
+"""The scheduler: fills engine batches with samples of many images, and gives the votes back to their procedures."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .engines import Engine
+from .errors import ClassCountError
+from .estimates import Votes
+from .noise import add_noise
+from .procedures import Outcome
+from .requests import Question
+
+__all__ = ["Job", "Pace", "count_votes", "run"]
+
+_FIRST_RUN = 32  # samples of the first run under a deadline, when the engine's speed is not known yet
+_MARGIN = 0.8  # share of the time left that a run under a deadline may take
+
+
+class Job:
+    """One question on its way: its procedure, the samples it waits for, the votes it has got."""
+
+    def __init__(self, question: Question, classes: int, stop: threading.Event | None = None) -> None:
+        self.question = question
+        self.outcome: Outcome | None = None
+        self.drawn = 0  # samples assigned so far; also the index of the next one
+        self.started = time.perf_counter()
+        self.seconds = 0.0
+        self._stop = stop
+        self._votes: Votes = np.zeros(classes + 1, dtype=np.int64)
+        self._procedure = question.procedure(classes)
+        self.wanted = next(self._procedure)  # samples not yet assigned
+        self._missing = self.wanted  # samples whose votes have not come back
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until the deadline, or None without one."""
+        if self.question.deadline is None:
+            return None
+        return self.started + self.question.deadline - time.perf_counter()
+
+    def take(self, count: int) -> int:
+        """Assign up to `count` samples; returns the index of the first."""
+        first = self.drawn
+        self.drawn += count
+        self.wanted -= count
+        return first
+
+    def receive(self, votes: Votes) -> None:
+        """Votes of assigned samples. When all wanted ones are there, the procedure goes on."""
+        self._votes += votes
+        self._missing -= int(votes.sum())
+        if self._missing == 0:
+            complete, self._votes = self._votes, np.zeros_like(self._votes)
+            self._send(complete)
+
+    def expire(self) -> None:
+        """End the job with its best valid outcome, if its time is over or somebody asked it to stop."""
+        if self.outcome is None:
+            if self._stop is not None and self._stop.is_set():
+                self._send("interrupted")
+            elif (left := self.time_left) is not None and left <= 0:
+                self._send("deadline")
+
+    def _send(self, answer: Votes | str) -> None:
+        try:
+            self.wanted = self._missing = self._procedure.send(answer)
+        except StopIteration as end:
+            self.outcome = end.value
+            self.wanted = 0
+            self.seconds = time.perf_counter() - self.started
+
+
+class Pace:
+    """How fast the engine is, learnt from its runs; what fits into the time that is left."""
+
+    def __init__(self) -> None:
+        self._seconds_per_sample: float | None = None
+
+    def learn(self, samples: int, seconds: float) -> None:
+        """Remember the slower of the last run and a mean that forgets."""
+        last = seconds / samples
+        known = self._seconds_per_sample
+        self._seconds_per_sample = last if known is None else max(last, 0.7 * known + 0.3 * last)
+
+    def fitting(self, seconds: float) -> int:
+        """The number of samples that fit into the time, at least one."""
+        if self._seconds_per_sample is None:
+            return _FIRST_RUN
+        return max(1, int(_MARGIN * seconds / self._seconds_per_sample))
+
+
+def run(
+    engine: Engine,
+    jobs: Iterator[Job],
+    *,
+    batch: int,
+    classes: int,
+    pace: Pace,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Job]:
+    """Run jobs to their end; yields them in the order they came.
+
+    The first unfinished job is served first, and the rest of the batch goes to the next ones: a job whose procedure is
+    waiting for a decision, or has ended, leaves its places to others. New jobs are admitted while places are empty.
+    """
+    waiting: deque[Job] = deque()
+    buffer: npt.NDArray[np.float32] | None = None
+    exhausted = False
+    while True:
+        while not exhausted and sum(job.wanted for job in waiting) < batch:
+            job = next(jobs, None)
+            if job is None:
+                exhausted = True
+            else:
+                waiting.append(job)
+        for job in waiting:
+            job.expire()
+        while waiting and waiting[0].outcome is not None:
+            yield waiting.popleft()
+        if not waiting:
+            if exhausted:
+                return
+            continue
+        pieces = _fill(waiting, _room(waiting, batch, pace))
+        if not pieces:
+            continue
+        if buffer is None:
+            buffer = np.empty((batch, *waiting[0].question.image.shape), dtype=np.float32)
+        samples = _run_pieces(engine, pieces, buffer, classes, pace)
+        if progress is not None:
+            progress(samples)
+
+
+def _room(waiting: deque[Job], batch: int, pace: Pace) -> int:
+    """Places of the next run: the batch, or fewer where a deadline is near."""
+    left = [seconds for job in waiting if job.outcome is None and (seconds := job.time_left) is not None]
+    return batch if not left else min(batch, pace.fitting(max(min(left), 0.0)))
+
+
+def _fill(waiting: deque[Job], room: int) -> list[tuple[Job, int, int]]:
+    """Assign places in order of arrival: (job, index of its first sample, number of samples)."""
+    pieces = []
+    for job in waiting:
+        if room == 0:
+            break
+        count = min(job.wanted, room)
+        if count:
+            pieces.append((job, job.take(count), count))
+            room -= count
+    return pieces
+
+
+def _run_pieces(
+    engine: Engine, pieces: list[tuple[Job, int, int]], buffer: npt.NDArray[Any], classes: int, pace: Pace
+) -> int:
+    began, end = time.perf_counter(), 0
+    for job, first, count in pieces:
+        question = job.question
+        out = buffer[end : end + count]
+        add_noise(
+            question.image,
+            kind=question.noise,
+            sigma=question.smoothing.sigma,
+            seed=question.seed,
+            first=first,
+            out=out,
+        )
+        end += count
+    scores = engine.scores(buffer[:end])
+    pace.learn(end, time.perf_counter() - began)
+    start = 0
+    for job, _, count in pieces:
+        job.receive(count_votes(scores[start : start + count], classes))
+        start += count
+    return end
+
+
+def count_votes(scores: npt.NDArray[Any], classes: int) -> Votes:
+    """Votes per class, and in one more entry the samples with a score that is not finite. The lower label wins ties."""
+    if scores.ndim != 2 or scores.shape[1] != classes:
+        raise ClassCountError(f"The card has {classes} classes, but the graph gives scores of shape {scores.shape}.")
+    labels = scores.argmax(axis=1)
+    labels[~np.isfinite(scores).all(axis=1)] = classes
+    return np.bincount(labels, minlength=classes + 1).astype(np.int64)
