@@ -102,7 +102,7 @@ def decide(
         if round_radius_down(best.radius) >= radius:
             stopped = "certified"
             break
-        if optimistic_radius(smoothing, counts, top, FUTILITY / len(schedule)) < radius:
+        if math.isfinite(radius) and optimistic_radius(smoothing, counts, top, FUTILITY / len(schedule)) < radius:
             stopped = "out of reach"
             break
     return _outcome(best, top, counts, n0, looks=seen, stopped=stopped)

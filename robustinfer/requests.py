@@ -163,7 +163,7 @@ class Question:
         if self.mode == "radius" and self.requested is not None and self.requested > largest:
             raise SampleSizeError(
                 f"A radius of {self.requested} is out of reach of n = {self.n} samples, alpha = {self.alpha}, sigma = "
-                f"{self.smoothing.sigma}: even if all agree they prove {largest:.4f}. Use a larger n or a smaller radius."
+                f"{self.smoothing.sigma}: even if all agree they prove {largest:.4f}. Use a larger n, or ask for less."
             )
 
 
