@@ -1,0 +1,134 @@
+"""`robust serve`: model files become an HTTP server that answers with certificates."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..extras import require
+from .console import note, print_json, print_text
+
+if TYPE_CHECKING:
+    from robust.serve import Launcher
+
+__all__ = ["command"]
+
+
+def command(
+    models: Annotated[list[str], typer.Argument(help="Model files; NAME=MODEL serves one under another name.")],
+    host: Annotated[
+        str | None, typer.Option(envvar="ROBUST_SERVE_HOST", help="Address to listen on. Default: 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(envvar="ROBUST_SERVE_PORT", help="Port; 0 takes any free one. Default: 8080.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes for each model. Default: one a GPU, or one with all cores.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROBUST_SERVE_AUTH",
+            help="token: clients send a bearer token (that of ROBUST_SERVE_TOKEN, or a fresh one). "
+            "none: anybody may ask. Default: token.",
+        ),
+    ] = None,
+    max_n: Annotated[int | None, typer.Option(help="Samples one request may ask for. Default: 100000.")] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(envvar="ROBUST_SERVE_METRICS_HOST", help="Address of the metrics. Default: 127.0.0.1."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(envvar="ROBUST_SERVE_METRICS_PORT", help="Port of the metrics. Default: port + 2.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ROBUST_SERVE_CONFIG", help="A TOML file with these and further settings (docs/serving.md)."
+        ),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check models and settings, print them, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
+) -> None:
+    """Serve models with TorchServe until ctrl-C; answers are certificates.
+
+    [dim]robust serve digits.onnx[/dim]
+    [dim]robust serve digits.onnx --port 9000 --auth none[/dim]
+    """
+    require("robust.serve", extra="serve", why="robust serve")
+    from robust.serve import Launcher, ServeOptions
+    from robust.serve.options import model_arguments
+
+    overrides: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "workers": workers,
+        "device": device,
+        "auth": auth,
+        "max_n": max_n,
+        "metrics_host": metrics_host,
+        "metrics_port": metrics_port,
+    }
+    options = ServeOptions.read(config, overrides)
+    launcher = Launcher(model_arguments(models), options)
+    if check:
+        _print_check(launcher)
+        return
+    note("Starting TorchServe ...")
+    with launcher.signals(), launcher:
+        launcher.wait_ready()
+        _print_addresses(launcher, as_json=as_json)
+        sys.stdout.flush()  # whoever reads this through a pipe waits for it
+        launcher.wait()
+        note("Stopping: answering what has arrived ...")
+        launcher.drain()
+    note("Stopped.")
+
+
+def _print_check(launcher: "Launcher") -> None:
+    from robust.serve.options import as_json
+
+    print_json(
+        {
+            "models": [
+                {"name": model.name, "path": str(model.path), "version": model.version, "digest": model.digest}
+                for model in launcher.models
+            ],
+            "options": as_json(launcher.options),
+            "limits": launcher.limits.to_json(),
+            "workers": launcher.allotment.workers,
+            "threads": launcher.allotment.threads,
+            "gpus": launcher.allotment.gpus,
+            "java": str(launcher.java),
+        }
+    )
+
+
+def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
+    from robust.serve.probes import health_url
+
+    url = launcher.addresses.url
+    if as_json:
+        print_json(
+            {
+                "url": url,
+                "metrics": launcher.addresses.metrics_url,
+                "pid": launcher.pid,
+                "models": [model.name for model in launcher.models],
+                "token": launcher.token if launcher.token_is_ours else None,
+            }
+        )
+        return
+    for model in launcher.models:
+        print_text(f"{model.name}: {url}/predictions/{model.name}   (ready: {health_url(url, model.name)})")
+    print_text(f"metrics: {launcher.addresses.metrics_url}")
+    first = launcher.models[0]
+    token = launcher.token if launcher.token_is_ours else "$ROBUST_SERVE_TOKEN"
+    header = (
+        f" -H 'Authorization: Bearer {token}'" if launcher.token_is_ours else f' -H "Authorization: Bearer {token}"'
+    )
+    authorization = header if launcher.token else ""
+    print_text("try it:")
+    print_text(f"  curl{authorization} -T image.png '{url}/models/{first.name}/invoke?mode=certify&n=10000'")

@@ -1,0 +1,73 @@
+"""What one request may ask for. Checked before any work is done, so a refusal costs almost nothing."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .refusals import Refusal
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one request.
+
+    `max_n`: samples of all images of the request together. `max_deadline`: seconds a client may ask for.
+    `max_seconds`: how long the samples may take on this machine, by the speed the worker has measured.
+    `max_body`: bytes. `max_pixels`: pixels an image file may have, read from its header before it is decoded.
+    `max_images`: images in one request of the open inference protocol.
+    """
+
+    max_n: int = 100_000
+    max_deadline: float = 30.0
+    max_seconds: float = 60.0
+    max_body: int = 1 << 20
+    max_pixels: int = 25_000_000
+    max_images: int = 64
+    min_alpha: float = 1e-9
+    max_alpha: float = 0.5
+
+    def to_json(self) -> dict[str, Any]:
+        """The limits as a JSON object, part of a model's metadata."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Limits":
+        """Read limits; names that are not known are ignored."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in document.items() if name in known})
+
+    def check_settings(self, settings: Mapping[str, Any], *, images: int) -> None:
+        """Refuse settings outside the limits, naming the field."""
+        n = settings.get("n")
+        if n is not None and not 1 <= n * images <= self.max_n:
+            each = f" for each of {images} images" if images > 1 else ""
+            raise Refusal.unacceptable(
+                "limit_n", f"n is at least 1 and at most {self.max_n} on this server; found {n}{each}."
+            )
+        n0 = settings.get("n0")
+        if n0 is not None and not 0 <= n0 * images <= self.max_n:
+            raise Refusal.unacceptable("limit_n", f"n0 is at least 0 and at most {self.max_n}; found {n0}.")
+        alpha = settings.get("alpha")
+        if alpha is not None and not self.min_alpha <= alpha <= self.max_alpha:
+            raise Refusal.unacceptable(
+                "limit_alpha", f"alpha lies between {self.min_alpha} and {self.max_alpha} here; found {alpha}."
+            )
+        deadline = settings.get("deadline")
+        if deadline is not None and not 0 < deadline <= self.max_deadline:
+            raise Refusal.unacceptable(
+                "limit_deadline",
+                f"deadline is a positive number of seconds, at most {self.max_deadline:g} here; found {deadline:g}.",
+            )
+
+    def check_cost(self, samples: int, rate: float | None) -> None:
+        """Refuse work that would hold the worker for longer than `max_seconds` at `rate` samples a second."""
+        if rate is None or samples <= rate * self.max_seconds:
+            return
+        raise Refusal.unacceptable(
+            "limit_seconds",
+            f"{samples} samples take about {samples / rate:.0f} s on this server, which allows {self.max_seconds:g} s: "
+            f"ask for at most {int(rate * self.max_seconds)} samples, or give a deadline.",
+        )

@@ -1,0 +1,55 @@
+"""Logs: one JSON object a line on stderr, with the request's id, and without headers, images or query strings."""
+
+import json
+import logging
+from datetime import datetime, timezone
+from typing import Any
+
+__all__ = ["LOG4J", "quiet_worker", "record"]
+
+# Lines that are JSON already (the workers' request records) pass as they are; all others are wrapped. A query string
+# could hold what a user typed by mistake, so addresses are logged without it.
+LOG4J = """<?xml version="1.0" encoding="UTF-8"?>
+<Configuration status="ERROR">
+  <Appenders>
+    <Console name="records" target="SYSTEM_ERR">
+      <PatternLayout pattern="%m%n"/>
+      <RegexFilter regex="^\\{.*\\}$" onMatch="ACCEPT" onMismatch="DENY"/>
+    </Console>
+    <Console name="wrapped" target="SYSTEM_ERR">
+      <PatternLayout alwaysWriteExceptions="false" pattern='{"time":"%d{yyyy-MM-dd&apos;T&apos;HH:mm:ss.SSSXXX}",\
+"level":"%p","logger":"%c{1}","message":"%enc{%replace{%m %ex{short}}{\\?\\S*}{}}{JSON}"}%n'/>
+      <RegexFilter regex="^\\{.*\\}$" onMatch="DENY" onMismatch="ACCEPT"/>
+    </Console>
+  </Appenders>
+  <Loggers>
+    <Logger name="org.pytorch.serve" level="warn"/>
+    <Logger name="io.netty" level="error"/>
+    <Logger name="org.apache" level="off"/>
+    <Logger name="ACCESS_LOG" level="info"/>
+    <Logger name="MODEL_LOG" level="info"/>
+    <Logger name="MODEL_METRICS" level="off"/>
+    <Logger name="TS_METRICS" level="off"/>
+    <Root level="warn">
+      <AppenderRef ref="records"/>
+      <AppenderRef ref="wrapped"/>
+    </Root>
+  </Loggers>
+</Configuration>
+"""
+
+_log = logging.getLogger("robust.serve")
+
+
+def quiet_worker() -> None:
+    """In a worker: silence TorchServe's line for each batch, and keep its metrics, which travel through the log."""
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("ts.metrics.caching_metric").setLevel(logging.INFO)
+    _log.setLevel(logging.INFO)
+
+
+def record(event: str, /, **fields: Any) -> None:
+    """Log one event as JSON. Only give it what is safe to keep: ids, counts, times, codes."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    # ASCII only, one line: a field can neither end the line nor look like one of TorchServe's own marks.
+    _log.info("%s", json.dumps({"time": now, "event": event, **fields}, ensure_ascii=True))

@@ -1,0 +1,232 @@
+"""What a worker process does with the requests TorchServe hands it together. Knows nothing of TorchServe itself."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+
+from robustinfer import Certificate, Prediction, Predictor, RobustinferError, __version__
+from robustinfer.requests import CERTIFY_N, PREDICT_N, Request
+
+from . import protocol_v2
+from .limits import Limits
+from .reading import Reading, read
+from .refusals import Refusal, refusal_of
+from .state import State
+
+__all__ = ["Answer", "Incoming", "Worker"]
+
+Result = Certificate | Prediction
+
+_QUESTIONS = ("health", "metadata")
+_RETRY_AFTER = "1"
+_PROBE_N = 4  # samples of a health check: a real prediction, cheap enough for anybody to ask for
+_FRESH = 1.0  # seconds for which a success is evidence enough, so that health checks cannot be used as load
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A request as TorchServe delivers it: fields, headers (names in lower case) and its id."""
+
+    data: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    request_id: str | None = None
+
+    @property
+    def question(self) -> str | None:
+        """`health` or `metadata`, if one of them is asked for: by the query, by the path, or by an empty GET."""
+        mode = self.data.get("mode")
+        word = bytes(mode).decode(errors="replace") if isinstance(mode, (bytes, bytearray)) else ""
+        word = word or self.headers.get("url_path", "").strip("/")
+        if word in _QUESTIONS:
+            return word
+        fields = {name for name, value in self.data.items() if name != "body" or value}
+        empty = not fields and "content-type" not in self.headers
+        return "metadata" if empty and self.headers.get("content-length", "0") == "0" else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one request, and what is worth counting about it."""
+
+    status: HTTPStatus
+    body: str
+    mode: str
+    code: str | None = None
+    results: tuple[Result, ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that go with the status."""
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            return {"WWW-Authenticate": "Bearer"}
+        return {"Retry-After": _RETRY_AFTER} if self.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+
+
+@dataclass
+class _Pending:
+    """A request on its way: what it asks for, and where its questions stand in the shared list."""
+
+    incoming: Incoming
+    mode: str = "certify"
+    reading: Reading | None = None
+    places: range = range(0)
+    answer: Answer | None = None
+
+
+class Worker:
+    """Answers requests that arrived together: each by itself, but all in shared engine batches."""
+
+    def __init__(self, predictor: Predictor, *, name: str, limits: Limits, state: State) -> None:
+        self._predictor = predictor
+        self._name = name
+        self._limits = limits
+        self._state = state
+        self._rate: float | None = None
+        self._last_success = float("-inf")
+
+    def warm_up(self) -> None:
+        """Make one real prediction, and learn how fast this model is on this device."""
+        self._probe(n=_PROBE_N)
+        self._probe(n=max(_PROBE_N, self._predictor.batch))
+
+    def answer(self, batch: Sequence[Incoming]) -> list[Answer]:
+        """One answer for each request; no request can spoil another's."""
+        with self._state.busy():
+            pending = [_Pending(incoming) for incoming in batch]
+            asked: list[Request] = []
+            for one in pending:
+                try:
+                    self._open(one, asked)
+                except Exception as error:
+                    one.answer = self._refused(one, error)
+            results = self._compute(asked)
+            return [one.answer or self._closed(one, results) for one in pending]
+
+    def _open(self, one: _Pending, asked: list[Request]) -> None:
+        """Authorise and read a request; its questions join `asked`, or its answer is there at once."""
+        question = one.incoming.question
+        one.mode = question or one.mode
+        if self._state.marked("stopping"):
+            raise Refusal.unavailable("stopping", "The server is stopping; ask another one.")
+        if question == "health":
+            one.answer = self._health()
+            return
+        if not self._state.permits(one.incoming.headers.get("authorization")):
+            raise Refusal(
+                HTTPStatus.UNAUTHORIZED, "unauthorized", "Send the header 'Authorization: Bearer TOKEN' with the token."
+            )
+        if question == "metadata":
+            one.answer = Answer(HTTPStatus.OK, json.dumps(self.metadata(), ensure_ascii=False), "metadata")
+            return
+        reading = read(
+            one.incoming.data,
+            content_type=one.incoming.headers.get("content-type", ""),
+            spec=self._predictor.card.input,
+            limits=self._limits,
+        )
+        one.reading, one.mode = reading, reading.settings.get("mode", "certify")
+        requests = self._requests(reading, one.mode)
+        one.places = range(len(asked), len(asked) + len(requests))
+        asked.extend(requests)
+
+    def _requests(self, reading: Reading, mode: str) -> list[Request]:
+        settings = dict(reading.settings)
+        default = PREDICT_N if mode == "predict" else CERTIFY_N
+        settings.setdefault("n", max(1, min(default, self._limits.max_n // len(reading.images))))
+        if "deadline" not in settings:
+            samples = (settings["n"] + settings.get("n0", 0)) * len(reading.images)
+            self._limits.check_cost(samples, self._rate)
+        if len(reading.images) > 1 and "seed" in settings:
+            raise Refusal.unacceptable("bad_setting", "seed is for one image: two images never share their noise.")
+        return [Request(image=image, **settings) for image in reading.images]
+
+    def _compute(self, asked: Sequence[Request]) -> list[Result | Exception]:
+        """All questions in shared batches; one by one, if that fails, so that only the guilty one does."""
+        # Whoever has a deadline comes first: all answers of a batch leave together, so nobody else waits longer.
+        order = sorted(range(len(asked)), key=lambda place: asked[place].deadline or float("inf"))
+        began = time.perf_counter()
+        try:
+            found: list[Any] = list(self._predictor.answer_many([asked[place] for place in order]))
+        except Exception:
+            found = [self._compute_one(asked[place]) for place in order]
+        self._learn(found, time.perf_counter() - began)
+        results: list[Result | Exception] = [*found]
+        for place, result in zip(order, found, strict=True):
+            results[place] = result
+        return results
+
+    def _compute_one(self, request: Request) -> Result | Exception:
+        try:
+            return self._predictor.answer_many([request])[0]
+        except Exception as error:
+            return error
+
+    def _learn(self, results: Sequence[Any], seconds: float) -> None:
+        samples = sum(result.samples_used for result in results if isinstance(result, (Certificate, Prediction)))
+        if samples:
+            self._last_success = time.monotonic()
+        # Small batches measure the overhead, not the engine.
+        if samples >= self._predictor.batch and seconds > 0:
+            rate = samples / seconds
+            self._rate = rate if self._rate is None else 0.8 * self._rate + 0.2 * rate
+
+    def _closed(self, one: _Pending, results: Sequence[Result | Exception]) -> Answer:
+        own = [results[place] for place in one.places]
+        good = tuple(result for result in own if isinstance(result, (Certificate, Prediction)))
+        if len(good) < len(own):
+            return self._refused(one, next(result for result in own if isinstance(result, Exception)))
+        assert one.reading is not None
+        if one.reading.v2 is None:
+            document = good[0].to_json()
+        else:
+            version = self._predictor.card.version
+            document = protocol_v2.answer(one.reading.v2, good, name=self._name, version=version)
+        return Answer(HTTPStatus.OK, json.dumps(document, ensure_ascii=False), one.mode, results=good)
+
+    def _refused(self, one: _Pending, error: Exception) -> Answer:
+        refusal = refusal_of(error)
+        document = refusal.to_json(one.incoming.request_id)
+        if one.reading is not None and one.reading.v2 is not None:
+            document = {"error": refusal.message}
+        return Answer(refusal.status, json.dumps(document, ensure_ascii=False), one.mode, refusal.code)
+
+    def _health(self) -> Answer:
+        if self._state.marked("draining"):
+            raise Refusal.unavailable("draining", "The server is about to stop; ask another one.")
+        if time.monotonic() - self._last_success > _FRESH:
+            try:
+                self._probe(n=_PROBE_N)
+            except Exception as error:
+                raise Refusal.unavailable("not_ready", "A test prediction failed.") from error
+        document = {"ready": True, "model": dataclasses.asdict(self._predictor.model)}
+        return Answer(HTTPStatus.OK, json.dumps(document), "health")
+
+    def _probe(self, *, n: int) -> None:
+        """One real prediction on a grey image."""
+        began = time.perf_counter()
+        image = np.full(self._predictor.card.input.shape, 128, dtype=np.uint8)[None]
+        if self._predictor.card.sigma is None:
+            if not np.isfinite(self._predictor.scores(image)).all():
+                raise RobustinferError("The scores of a grey image are not finite.")
+        else:
+            result = self._predictor.predict(image[0], n=n, alpha=0.5, seed=0)
+            self._learn([result], time.perf_counter() - began)
+        self._last_success = time.monotonic()
+
+    def metadata(self) -> dict[str, Any]:
+        """The card, the digest and what this server allows."""
+        return {
+            "name": self._name,
+            "model": dataclasses.asdict(self._predictor.model),
+            "card": self._predictor.card.to_json(),
+            "device": self._predictor.device,
+            "limits": self._limits.to_json(),
+            "samples_per_second": round(self._rate) if self._rate else None,
+            "robustinfer": __version__,
+        }
