@@ -40,7 +40,7 @@ NoiseKind = Literal["integer", "continuous"]
 Words = npt.NDArray[np.uint64]
 
 _LEVELS = 255  # grid steps in the unit of pixels
-_NDTR_ERROR = 2.0**-50  # relative error allowed to scipy's ndtr, eight times its unit roundoff (checked by the tests)
+_TAIL_ERROR = 2.0**-50  # relative error of a computed tail Phi(-x), in units of 1 + x^2 (checked by the tests)
 _CHUNK = 1 << 16  # words turned into noise at once: small enough for all intermediate arrays to stay in the cache
 
 
@@ -169,17 +169,20 @@ def _integer_table(sigma: float) -> _IntegerTable:
     The upper half is mirrored from the lower one, so that every threshold comes from a small tail, which doubles hold
     with full relative accuracy. Thresholds that round to 0 or 2^64 are left out: their values never occur.
 
-    Error: |T_k / 2^64 - Phi| <= 2^-65 (rounding) + 2^-50 tail (ndtr). The total variation is at most the sum over k,
-    plus the two tails that were left out, each below 2^-65.
+    Error: |T_k / 2^64 - Phi(-x)| <= 2^-65 (rounding of T_k) + 2^-50 (1 + x^2) Phi(-x), where the x^2 stems from the
+    rounding of x itself. The total variation is at most the sum over k, plus the two tails that were left out, each
+    below 2^-65.
     """
     scale = _LEVELS * sigma
     reach = int(10 * scale) + 2  # Phi(-10) 2^64 is below 1/2
-    tails = ndtr(-(np.arange(reach) + 0.5) / scale)
+    points = (np.arange(reach) + 0.5) / scale
+    tails = ndtr(-points)
     lower = [round(float(tail) * 2.0**64) for tail in tails]  # T_{-1-j} for j = 0, 1, ...: P(N <= -1 - j)
     kept = [count for count in lower if count > 0]
     thresholds = np.array(kept[::-1] + [2**64 - count for count in kept], dtype=np.uint64)
     smallest = -len(kept)
-    error = 2 * sum(2.0**-65 + _NDTR_ERROR * float(tail) for tail in tails[: len(kept)]) + 2.0**-64
+    inexact = float(np.sum((1 + points**2) * tails))
+    error = 2 * (len(kept) * 2.0**-65 + _TAIL_ERROR * inexact) + 2.0**-64
 
     dtype = np.int16 if reach + _LEVELS < 2**15 else np.int32
     starts = np.arange(2**16, dtype=np.uint64) << np.uint64(48)

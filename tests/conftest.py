@@ -1,0 +1,64 @@
+"""Fixtures shared by all parts: tiny models whose true behaviour is known."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robustinfer import Card, InputSpec
+from robustinfer.card import CARD_KEY
+
+LinearModel = Callable[..., Path]
+
+
+@pytest.fixture
+def linear_model(tmp_path: Path) -> LinearModel:
+    """Writes an ONNX file of a linear classifier and returns its path.
+
+    `weights` is (K, C*H*W), for an image of `shape`; scores = weights @ pixels + bias. The card says `sigma`; with
+    `card=False` the file carries none, and `card=Card(...)` puts in that one, whatever the graph does.
+    """
+
+    def write(
+        weights: Any,
+        bias: Any | None = None,
+        *,
+        shape: Sequence[int],
+        sigma: float | None = 0.25,
+        card: Card | bool = True,
+        name: str = "linear",
+    ) -> Path:
+        weights = np.asarray(weights, dtype=np.float32)
+        bias = np.zeros(len(weights), dtype=np.float32) if bias is None else np.asarray(bias, dtype=np.float32)
+        if card is True:
+            classes = tuple(f"class {index}" for index in range(len(weights)))
+            card = Card(classes=classes, input=InputSpec(*shape), name=name, sigma=sigma)
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(linear_graph(weights, bias, shape, card or None))
+        return path
+
+    return write
+
+
+def linear_graph(weights: Any, bias: Any, shape: Sequence[int], card: Card | None) -> bytes:
+    """An ONNX graph `image` -> Flatten -> Gemm -> `scores`, with a card in its metadata."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["image"], ["flat"]),
+            helper.make_node("Gemm", ["flat", "weights", "bias"], ["scores"], transB=1),
+        ],
+        "linear",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", *shape])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", len(weights)])],
+        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if card is not None:
+        helper.set_model_props(model, {CARD_KEY: card.dumps()})
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
