@@ -1,1 +1,13 @@
-"""Placeholder docstring, replaced with the part."""
+"""Export: a run folder becomes one self-explaining model file, checked before it is kept.
+
+from robust.export import export_run
+export_run("runs/digits", "digits.onnx", sampler=True)
+
+`exporter` is the way through it: `fusion` makes one module of the ensemble, `onnx_file` and `torch_files` write it,
+`sampler_onnx` and `sampler_torch` add the noise, `acceptance` compares the file with the ensemble.
+"""
+
+from .acceptance import Images, Parity, synthetic_images
+from .exporter import Exported, export_ensemble, export_run
+
+__all__ = ["Exported", "Images", "Parity", "export_ensemble", "export_run", "synthetic_images"]

@@ -1,0 +1,204 @@
+"""Acceptance: an exported file is opened as a user would open it, and compared with the ensemble it came from.
+
+Scores are compared on clean and noisy images, and votes on replayed noise. With d flips among n votes, the probability
+that file and ensemble disagree on a noisy sample (averaged over these images) is at most zeta = CP_upper(d, n, alpha),
+except with probability alpha over the noise. So a bound p_lower that was proven for the ensemble holds for the file as
+p_lower - zeta (Ugare et al., arXiv 2305.19521); the runtime certifies the file itself and needs no such step.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from robustinfer import Predictor
+from robustinfer.bounds import clopper_pearson_upper
+from robustinfer.card import Card, InputSpec
+from robustinfer.errors import ExportError, ModelError, RobustinferError
+from robustinfer.noise import add_noise, noise_name
+
+from .fusion import EnsembleLike
+from .sampler_check import check_sampler
+
+__all__ = ["TOLERANCE", "Images", "Parity", "accept", "synthetic_images"]
+
+TOLERANCE = 1e-4
+"""Largest score difference that is accepted, relative to the largest score."""
+
+_ALPHA = 0.001
+_SEED = 0  # the noise is replayed, so that two exports of a run say the same
+_SIGMA = 0.25  # for a model that was not trained for noise
+_FLIPS = 0.01  # share of votes that may flip: more would take the worth out of certificates
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images to compare on, uint8 (N, C, H, W), and what they are."""
+
+    source: str
+    pixels: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far the file is from the ensemble. Differences are rounded up to one digit, so that they do not depend on
+    how many threads computed them; `relative_difference` is relative to the largest score."""
+
+    engine: str
+    torch: str
+    images: str
+    clean: int
+    samples: int
+    noise: str
+    sigma: float
+    seed: int
+    score_difference: float
+    relative_difference: float
+    flips: int
+    alpha: float
+    zeta: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as they stand in the card."""
+        return dataclasses.asdict(self)
+
+
+def synthetic_images(spec: InputSpec, count: int = 8) -> Images:
+    """Images for a run whose data is not at hand: black, white, ramps and random pixels, always the same ones."""
+    generator = np.random.Generator(np.random.Philox(key=_SEED))
+    images = generator.integers(0, 256, (count, *spec.shape), dtype=np.uint8)
+    images[0], images[1 % count] = 0, 255
+    ramp = np.linspace(0, 255, spec.width).astype(np.uint8)
+    for index in range(2, count, 2):
+        images[index] = np.roll(ramp, index, axis=0)
+    return Images("synthetic", images)
+
+
+def accept(
+    path: Path,
+    ensemble: EnsembleLike,
+    card: Card,
+    *,
+    images: Images,
+    samples: int = 1000,
+    tolerance: float = TOLERANCE,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Parity:
+    """Compare a file with its ensemble; an ExportError says where they differ by more than the tolerance."""
+    try:
+        predictor = Predictor.load(path, device="cpu")
+    except ModelError as error:
+        raise ExportError(f"The exported file cannot be opened again: {error}") from error
+    comparison = _Comparison(predictor, card, tolerance)
+    with torch.inference_mode():
+        clean = images.pixels * np.float32(1 / 255)
+        for first in range(0, len(clean), _BATCH):
+            batch = clean[first : first + _BATCH]
+            comparison.add(batch, _reference(ensemble, batch), lambda row, at=first: f"image {at + row}")
+        comparison.votes = comparison.flips = 0  # votes are compared on noise
+        for image, first, noisy in _noisy(images, card.sigma or _SIGMA, samples):
+            scores = _reference(ensemble, noisy)
+            comparison.add(noisy, scores, lambda row, i=image, at=first: f"image {i} under noise sample {at + row}")
+            progress(len(noisy))
+    comparison.judge(images.source)
+    if card.sampler:
+        check_sampler(path, card, predictor, images.pixels[:1], seed=_SEED, tolerance=tolerance)
+    return Parity(
+        engine=predictor.engine.name,
+        torch=str(torch.__version__),
+        images=images.source,
+        clean=len(images.pixels),
+        samples=comparison.votes,
+        noise=noise_name("integer"),
+        sigma=card.sigma or _SIGMA,
+        seed=_SEED,
+        score_difference=_round_up(comparison.difference),
+        relative_difference=_round_up(comparison.difference / comparison.largest) if comparison.largest else 0.0,
+        flips=comparison.flips,
+        alpha=_ALPHA,
+        zeta=_round_up(float(clopper_pearson_upper(comparison.flips, comparison.votes, _ALPHA)), digits=4),
+    )
+
+
+def _noisy(images: Images, sigma: float, samples: int) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
+    """Noisy copies in batches, with the number of the image and of the first sample; about the same share an image."""
+    count = len(images.pixels)
+    for index, image in enumerate(images.pixels):
+        share = samples // count + (index < samples % count)
+        for first in range(0, share, _BATCH):
+            noisy = np.empty((min(_BATCH, share - first), *image.shape), dtype=np.float32)
+            # The images share no noise: sample numbers go on from one to the next.
+            start = index * samples + first
+            add_noise(image, kind="integer", sigma=sigma, seed=_SEED, first=start, out=noisy)
+            yield index, first, noisy
+
+
+def _reference(ensemble: EnsembleLike, batch: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    scores: npt.NDArray[np.float32] = ensemble(torch.from_numpy(batch)).float().cpu().numpy()
+    return scores
+
+
+class _Comparison:
+    """Differences and flips, added up over batches."""
+
+    def __init__(self, predictor: Predictor, card: Card, tolerance: float) -> None:
+        self.predictor, self.card, self.tolerance = predictor, card, tolerance
+        self.difference = self.largest = 0.0
+        self.votes = self.flips = 0
+        self.where = ""
+
+    def add(
+        self, batch: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], place: Callable[[int], str]
+    ) -> None:
+        try:
+            found = self.predictor.engine.scores(batch)
+        except RobustinferError as error:
+            raise ExportError(f"The exported file does not run: {error}") from error
+        classes = len(self.card.classes)
+        if expected.shape != (len(batch), classes) or found.shape != expected.shape:
+            raise ExportError(
+                f"Expected {classes} scores an image, one for each class; the ensemble gives {expected.shape[1:]} "
+                f"and the file {found.shape[1:]}: classes and outputs do not match."
+            )
+        if not np.isfinite(expected).all():
+            raise ExportError(f"The ensemble's scores of {place(0)} and the following are not finite.")
+        gap = np.abs(found - expected)
+        gap[~np.isfinite(gap)] = np.inf
+        worst = float(gap.max(initial=0.0))
+        if worst > self.difference or not self.where:
+            row, label = np.unravel_index(int(gap.argmax()), gap.shape)
+            self.where = (
+                f"{place(int(row))}, class {self.card.classes[int(label)]!r}: {expected[row, label]:.6g} by torch, "
+                f"{found[row, label]:.6g} by {self.predictor.engine.name}"
+            )
+            self.difference = worst
+        self.largest = max(self.largest, float(np.abs(expected).max(initial=0.0)))
+        self.votes += len(batch)
+        self.flips += int((found.argmax(1) != expected.argmax(1)).sum())
+
+    def judge(self, source: str) -> None:
+        if self.difference > self.tolerance * self.largest:
+            raise ExportError(
+                f"The exported file differs from the ensemble by {self.difference:.2g}, more than {self.tolerance:g} of "
+                f"the largest score {self.largest:.3g} ({source} {self.where}); no file was kept."
+            )
+        if self.flips > _FLIPS * self.votes:
+            raise ExportError(
+                f"{self.flips} of {self.votes} votes on noise differ between the exported file and the ensemble, more "
+                f"than {_FLIPS:.0%}: its classes are too close to ties; no file was kept."
+            )
+
+
+def _round_up(value: float, digits: int = 1) -> float:
+    """Up to so many significant digits."""
+    if value == 0.0 or not math.isfinite(value):
+        return value
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return float(f"{math.ceil(value / step * (1 - 1e-12)) * step:.{digits}g}")

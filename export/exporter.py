@@ -1,0 +1,186 @@
+"""Exporting: an ensemble or a run folder becomes one model file, which takes its name only after acceptance."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from robustinfer import Predictor
+from robustinfer.card import Card
+from robustinfer.errors import ExportError
+from robustinfer.files import replacing, sha256
+
+from .acceptance import TOLERANCE, Images, accept, synthetic_images
+from .cards import run_card, run_images
+from .fusion import EnsembleLike, Fused, fuse
+from .onnx_file import onnx_file
+from .stream import KINDS, sampler_sigma
+from .torch_files import pt2_file, torchscript_file
+
+if TYPE_CHECKING:
+    from robust.train.run import Run
+
+__all__ = ["Exported", "Format", "export_ensemble", "export_run", "format_of"]
+
+Format = Literal["onnx", "torchscript", "pt2"]
+_SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt": "torchscript", ".pt2": "pt2"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A finished model file."""
+
+    path: Path
+    format: Format
+    bytes: int
+    digest: str
+    card: Card
+
+    def to_json(self) -> dict[str, Any]:
+        """The file and what acceptance found, as a JSON object."""
+        return {
+            "path": str(self.path),
+            "format": self.format,
+            "bytes": self.bytes,
+            "digest": self.digest,
+            "parity": dict(self.card.parity),
+        }
+
+
+def format_of(path: str | os.PathLike[str], format: str | None = None) -> Format:
+    """The format of a model file: the one that is named, which must fit the suffix, else the one of the suffix."""
+    suffix = Path(path).suffix.lower()
+    found = _SUFFIXES.get(suffix)
+    if found is None:
+        raise ExportError(f"A model file ends in .onnx, .pt or .pt2; found {Path(path).name}.")
+    if format is not None and format != found:
+        if format not in get_args(Format):
+            raise ExportError(f"A format is one of {', '.join(get_args(Format))}; found {format!r}.")
+        wanted = next(key for key, value in _SUFFIXES.items() if value == format)
+        raise ExportError(f"A {format} file ends in {wanted}; found {Path(path).name}.")
+    return found
+
+
+def export_ensemble(
+    ensemble: EnsembleLike,
+    card: Card,
+    path: str | os.PathLike[str],
+    *,
+    format: Format | None = None,
+    sampler: bool = False,
+    opset: int | None = None,
+    images: Images | None = None,
+    samples: int = 1000,
+    tolerance: float = TOLERANCE,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Exported:
+    """Write an ensemble as one model file: fused, described by its card, compared with the ensemble, then named.
+
+    The format follows the suffix of `path` (.onnx, .pt, .pt2). `sampler` adds the sampler graph to .onnx and .pt files.
+    `opset` is that of an ONNX file. `images` are those acceptance compares on, `samples` the votes it compares.
+    Nothing is left at `path` if anything fails, and a file that was there before stays.
+    """
+    target, chosen = Path(path), format_of(path, format)
+    _check_settings(chosen, card, sampler=sampler, opset=opset, samples=samples)
+    card = dataclasses.replace(card, sampler=KINDS if sampler else ())
+    build = _builder(chosen, _fuse(ensemble, card), card, sampler=sampler, opset=opset)
+    with _writing(target) as temporary:
+        temporary.write_bytes(build(card))
+        parity = accept(
+            temporary,
+            ensemble,
+            card,
+            images=images or synthetic_images(card.input),
+            samples=samples,
+            tolerance=tolerance,
+            progress=progress,
+        )
+        card = dataclasses.replace(card, parity=parity.to_json())
+        temporary.write_bytes(build(card))
+        # The bytes that take the name are opened once more: nothing is handed out that was not read back.
+        if Predictor.load(temporary, device="cpu").card != card:
+            raise ExportError("The card that was written does not read back as it was; no file was kept.")
+    return Exported(target, chosen, target.stat().st_size, sha256(target), card)
+
+
+def export_run(
+    run: "Run | str | os.PathLike[str]",
+    path: str | os.PathLike[str],
+    *,
+    stages: int | None = None,
+    name: str | None = None,
+    version: str = "1",
+    license: str | None = None,
+    data: str | os.PathLike[str] = "data",
+    **settings: Any,
+) -> Exported:
+    """Write the first `stages` stages of a run (all, if None) as one model file; see `export_ensemble`.
+
+    Acceptance compares on test images of the run's data where they are at hand (`data` is the folder of data sets),
+    else on synthetic images.
+    """
+    from robust.train.run import Run
+
+    opened = run if isinstance(run, Run) else Run.open(run)
+    if not opened.stages:
+        raise ExportError(f"{opened.path} has no finished stage yet: train it first.")
+    format_of(path, settings.get("format"))
+    ensemble = opened.ensemble(stages)
+    card = run_card(opened, ensemble, stages=stages, name=name, version=version, license=license)
+    return export_ensemble(ensemble, card, path, **{"images": run_images(opened, data), **settings})
+
+
+def _check_settings(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:
+    if sampler:
+        sampler_sigma(card)
+        if format == "pt2":
+            raise ExportError(
+                "A pt2 file holds one entry, the scores, and no sampler: export the sampler as .onnx or .pt."
+            )
+    if opset is not None and format != "onnx":
+        raise ExportError(f"Only ONNX files have an opset; found one for a {format} file.")
+    if samples < 1:
+        raise ExportError(f"Acceptance compares at least one sample; found {samples}.")
+
+
+def _fuse(ensemble: EnsembleLike, card: Card) -> Fused:
+    try:
+        return fuse(ensemble, card.input)
+    except RuntimeError as error:  # torch's own words about shapes that do not fit
+        sentence = str(error).splitlines()[0]
+        raise ExportError(f"The ensemble does not take images of shape {card.input.shape}: {sentence}") from error
+
+
+def _builder(
+    format: Format, fused: Fused, card: Card, *, sampler: bool, opset: int | None
+) -> Callable[[Card], bytes]:
+    if format == "onnx":
+        return onnx_file(fused, card, sampler=sampler, opset=opset)
+    if format == "torchscript":
+        return torchscript_file(fused, card, sampler=sampler)
+    return pt2_file(fused, card)
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[Path]:
+    """A temporary path beside the target; what the system says about folders and disks becomes a sentence."""
+    made = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
+    try:
+        with replacing(target) as temporary:
+            yield temporary
+    except OSError as error:
+        _remove_empty(made)
+        reason = error.strerror or error
+        raise ExportError(f"Cannot write {target}: {reason}; free some space or choose another --out.") from error
+    except BaseException:
+        _remove_empty(made)
+        raise
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()

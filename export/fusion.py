@@ -1,0 +1,170 @@
+"""Fusion: normalisation, all members and their weights become one module from pixels to ensemble scores.
+
+What changes is arithmetic only, never the function: batch normalisation is folded into the convolution before it, beta_t
+into the last layer of member t, and a normalisation that all members share is done once. Whatever cannot be folded, in
+an architecture of the user's own, stays as it is. Acceptance compares the result with the ensemble it came from.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from robustinfer.card import InputSpec
+from robustinfer.errors import ExportError
+
+__all__ = ["EnsembleLike", "Fused", "fuse"]
+
+
+class EnsembleLike(Protocol):
+    """What export needs of an ensemble: f = sum_t beta_t f_wt, pixels in [0,1] to scores."""
+
+    @property
+    def members(self) -> nn.ModuleList: ...
+
+    @property
+    def betas(self) -> Tensor: ...
+
+    def __call__(self, image: Tensor) -> Tensor: ...
+
+
+class Fused(nn.Module):
+    """The whole ensemble as one module; `weights` holds the betas that could not be folded, 1 for all others."""
+
+    def __init__(self, members: Sequence[nn.Module], weights: Sequence[float], normalise: nn.Module) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.members = nn.ModuleList(members)
+        self.weights = tuple(weights)
+
+    def forward(self, image: Tensor) -> Tensor:
+        pixels = self.normalise(image)
+        terms = [
+            member(pixels) if weight == 1.0 else weight * member(pixels)
+            for member, weight in zip(self.members, self.weights, strict=True)
+        ]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+
+class _Normalise(nn.Module):
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.detach().clone())
+        self.register_buffer("std", std.detach().clone())
+
+    def forward(self, image: Tensor) -> Tensor:
+        return (image - self.mean) / self.std
+
+
+def fuse(ensemble: EnsembleLike, spec: InputSpec) -> Fused:
+    """One module with the scores of the ensemble, on the CPU, in single precision; the ensemble is left alone."""
+    members = list(ensemble.members)
+    betas = [float(beta) for beta in ensemble.betas]
+    _check(members, betas)
+    members = [copy.deepcopy(member).to(device="cpu", dtype=torch.float32).requires_grad_(False) for member in members]
+    normalise, members = _share_normalisation(members)
+    probe = torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape)
+    folded = [_fold_beta(member, beta, normalise(probe)) for member, beta in zip(members, betas, strict=True)]
+    return Fused([_fold_batch_norm(member) for member, _ in folded], [weight for _, weight in folded], normalise).eval()
+
+
+def _check(members: Sequence[nn.Module], betas: Sequence[float]) -> None:
+    if not members:
+        raise ExportError("An export needs an ensemble with at least one member; this one has none.")
+    if len(members) != len(betas):
+        raise ExportError(f"An ensemble has one weight a member; this one has {len(members)} and {len(betas)}.")
+    for number, member in enumerate(members, start=1):
+        training = [name for name, module in member.named_modules() if module.training]
+        if training:
+            # Batch statistics would make the scores of an image depend on its neighbours, and the certificate void.
+            raise ExportError(
+                f"An export needs every member in evaluation mode; member {number} is in training mode "
+                f"({training[0] or 'the whole of it'}): call ensemble.eval() first."
+            )
+        weights = list(member.parameters()) + [buffer for buffer in member.buffers() if buffer.is_floating_point()]
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
+            raise ExportError(f"Member {number} has weights that are not finite: the training went wrong there.")
+
+
+def _share_normalisation(members: list[nn.Module]) -> tuple[nn.Module, list[nn.Module]]:
+    """Normalise once for all members, where all have the same mean and std in front of their network."""
+    parts = [(getattr(member, "mean", None), getattr(member, "std", None)) for member in members]
+    networks = [getattr(member, "network", None) for member in members]
+    mean, std = parts[0]
+    if not isinstance(mean, Tensor) or not isinstance(std, Tensor):
+        return nn.Identity(), members
+    for (other_mean, other_std), network in zip(parts, networks, strict=True):
+        if not isinstance(network, nn.Module) or not isinstance(other_mean, Tensor) or not isinstance(other_std, Tensor):
+            return nn.Identity(), members
+        if not (torch.equal(mean, other_mean) and torch.equal(std, other_std)):
+            return nn.Identity(), members
+    return _Normalise(mean, std), cast("list[nn.Module]", networks)
+
+
+def _fold_beta(member: nn.Module, beta: float, probe: Tensor) -> tuple[nn.Module, float]:
+    """beta f = f with a scaled last layer; tried on a probe, because a user's network may go on after its head."""
+    head = getattr(member, "head", None)
+    if not isinstance(head, nn.Linear):
+        return member, beta
+    scaled = copy.deepcopy(member)
+    last = cast(nn.Linear, scaled.head)
+    with torch.no_grad():
+        last.weight.mul_(beta)
+        if last.bias is not None:
+            last.bias.mul_(beta)
+        expected, found = beta * member(probe), scaled(probe)
+    largest = float(expected.abs().max()) if expected.numel() else 0.0
+    if expected.shape == found.shape and torch.allclose(expected, found, rtol=1e-4, atol=1e-5 * largest):
+        return scaled, 1.0
+    return member, beta
+
+
+def _fold_batch_norm(member: nn.Module) -> nn.Module:
+    """Fold each batch normalisation into the layer before it, if that layer's result goes nowhere else."""
+    try:
+        traced = fx.symbolic_trace(member)
+    except Exception:  # tracing runs the user's code: whatever it cannot follow stays unfolded, and still right
+        return member
+    modules = dict(traced.named_modules())
+    for node in list(traced.graph.nodes):
+        pair = _foldable(node, modules)
+        if pair is None:
+            continue
+        layer, normalisation = pair
+        before = cast(fx.Node, node.args[0])
+        if isinstance(layer, nn.Linear):
+            fused: nn.Module = fuse_linear_bn_eval(layer, cast(nn.BatchNorm1d, normalisation))
+        else:
+            fused = fuse_conv_bn_eval(layer, normalisation)
+        traced.set_submodule(cast(str, before.target), fused)
+        modules[cast(str, before.target)] = fused
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def _foldable(
+    node: fx.Node, modules: dict[str, nn.Module]
+) -> tuple[nn.Conv2d | nn.Linear, nn.BatchNorm2d | nn.BatchNorm1d] | None:
+    """The layer and the batch normalisation at `node`, if the two can become one."""
+    normalisation = modules.get(str(node.target)) if node.op == "call_module" else None
+    if not isinstance(normalisation, nn.BatchNorm1d | nn.BatchNorm2d) or normalisation.running_mean is None:
+        return None
+    before = node.args[0]
+    if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) != 1:
+        return None
+    layer = modules.get(str(before.target))
+    calls = sum(other.op == "call_module" and other.target == before.target for other in node.graph.nodes)
+    if not isinstance(layer, nn.Conv2d | nn.Linear) or calls != 1:  # a layer used twice has another reader
+        return None
+    if isinstance(layer, nn.Linear) != isinstance(normalisation, nn.BatchNorm1d):
+        return None
+    return layer, normalisation

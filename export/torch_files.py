@@ -1,0 +1,70 @@
+"""TorchScript (.pt) and torch.export (.pt2) files of a fused ensemble.
+
+torch writes what it knows about the exporting machine into both: source lines, paths, and names that count how much was
+compiled before in the same process. All of that is taken out, so that equal ensembles give equal bytes.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from robustinfer.card import CARD_KEY, Card
+
+from .archive import pack, unpack
+from .fusion import Fused
+from .sampler_torch import Sampler
+
+__all__ = ["pt2_file", "torchscript_file"]
+
+_CARD_RECORD = f"extra/{CARD_KEY}.json"
+_MANGLED = re.compile(rb"[./]___torch_mangle_\d+")
+_MACHINE = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node", "fwd_source_fn_stack")
+
+
+def torchscript_file(fused: Fused, card: Card, *, sampler: bool) -> Callable[[Card], bytes]:
+    """The TorchScript file as a function of the card inside it."""
+    with warnings.catch_warnings():
+        # TorchScript is deprecated in favour of torch.export; this file format is for those who still run it.
+        warnings.filterwarnings("ignore", message=".*torch.jit.*", category=DeprecationWarning)
+        with torch.no_grad():
+            module = torch.jit.trace(fused, _example(card, 2), check_trace=False)
+        if sampler:
+            module = torch.jit.script(Sampler(module, card).eval())
+        frozen = torch.jit.freeze(module.eval(), preserved_attrs=["sample"] if sampler else None)
+        buffer = io.BytesIO()
+        torch.jit.save(frozen, buffer)
+    records = {
+        _unmangle(name.encode()).decode(): _unmangle(content) if name.endswith((".py", "data.pkl")) else content
+        for name, content in unpack(buffer.getvalue()).items()
+        if not name.endswith((".debug_pkl", "serialization_id"))
+    }
+    return lambda final: pack({**records, _CARD_RECORD: final.dumps().encode()})
+
+
+def _unmangle(content: bytes) -> bytes:
+    """Class names without the number torch adds when it has compiled a class of that name before."""
+    return _MANGLED.sub(b"", content)
+
+
+def pt2_file(fused: Fused, card: Card) -> Callable[[Card], bytes]:
+    """The pt2 file as a function of the card inside it."""
+    batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
+    program = torch.export.export(fused, (_example(card, 2),), dynamic_shapes=({0: batch},))
+    for graph_module in program.graph_module.modules():
+        for node in graph_module.graph.nodes if isinstance(graph_module, torch.fx.GraphModule) else ():
+            for key in _MACHINE:
+                node.meta.pop(key, None)
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    records = {
+        name: content for name, content in unpack(buffer.getvalue()).items() if not name.endswith("serialization_id")
+    }
+    return lambda final: pack({**records, _CARD_RECORD: final.dumps().encode()})
+
+
+def _example(card: Card, batch: int) -> torch.Tensor:
+    return torch.zeros(batch, *card.input.shape)
+
