@@ -5,6 +5,8 @@ predictor = Predictor.load("digits.onnx")
 certificate = predictor.certify(image)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .card import Card, InputSpec, Member, Threat
 from .certificate import Certificate, ModelReference, Prediction
 from .errors import RobustinferError
@@ -13,9 +15,14 @@ from .replay import Replay
 from .requests import Request
 from .version import __version__
 
+if TYPE_CHECKING:
+    from .client import AsyncClient, Client
+
 __all__ = [
+    "AsyncClient",
     "Card",
     "Certificate",
+    "Client",
     "InputSpec",
     "Member",
     "ModelReference",
@@ -27,3 +34,12 @@ __all__ = [
     "Threat",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The clients are imported when they are asked for: they need httpx, which few applications have."""
+    if name in ("AsyncClient", "Client"):
+        from . import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -172,4 +172,9 @@ class ServeError(RobustinferError):
 
 
 class ClientError(RobustinferError):
-    """An answer of a server is no certificate."""
+    """An answer of a server is no certificate. `status` and `code` are the server's, if it gave any."""
+
+    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
