@@ -1,7 +1,9 @@
 """What all commands share: data goes to stdout, everything else to stderr; errors are sentences."""
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["note", "print_json", "print_text", "progress", "stderr"]
+__all__ = ["existing", "interruptible", "note", "print_json", "print_text", "progress", "stderr"]
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 """Progress, logs and errors. Colours and bars only where a person looks at a terminal."""
@@ -55,3 +57,20 @@ def existing(paths: Iterable[Path]) -> list[Path]:
         if not path.exists():
             raise SettingError(f"There is no file {path}.")
     return found
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """The first ctrl-C sets the event, so that work ends with what it has; the second one ends the program."""
+    stop = threading.Event()
+
+    def first(*_: Any) -> None:
+        note("stopping; press ctrl-C again to end at once")
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

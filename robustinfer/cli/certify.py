@@ -1,0 +1,137 @@
+"""`robust certify`: certificates for image files, or for a data set."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .console import existing, interruptible, note, print_json, print_text, progress
+from .options import Alpha, Batch, Device, Json, Model, Noise, Seed, Sigma, Threads
+
+__all__ = ["command"]
+
+
+def command(
+    model: Model,
+    images: Annotated[
+        list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="PNG, JPEG or npy files.", show_default=False)
+    ] = None,
+    n: Annotated[int, typer.Option(help="Samples an image, at most.")] = 100_000,
+    alpha: Alpha = 0.001,
+    radius: Annotated[
+        float | None, typer.Option(help="Decide this radius, and stop as soon as it is decided.", show_default=False)
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="A radius this close to what n samples would give.", show_default=False)
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="The best certificate within so many seconds.", show_default=False)
+    ] = None,
+    bound: Annotated[
+        str | None, typer.Option(help="two-class, or top-class as in published tables.", show_default="two-class")
+    ] = None,
+    n0: Annotated[int | None, typer.Option(help="Samples that choose the label.", show_default="100")] = None,
+    sigma: Sigma = None,
+    noise: Noise = None,
+    seed: Seed = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Certify a data set: digits, mnist:DIR, cifar10:DIR, folder:PATH, npz:PATH, or the folder of the data "
+            "set the model was trained on.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the certificates of a data set go.")] = Path("certificates.jsonl"),
+    every: Annotated[int, typer.Option(help="Take every so many-th image of the data set.", min=1)] = 1,
+    limit: Annotated[int | None, typer.Option(help="At most so many images.", min=1, show_default=False)] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="Our part of the work, i/n.", show_default="RANK/WORLD_SIZE")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where the plot of a data set goes.", show_default="beside the certificates")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    batch: Batch = None,
+    json: Json = False,
+) -> None:
+    """Label images, and say within which radius the label cannot be changed.
+
+    For image files, one certificate each. For a data set, certificates stream into a JSONL file (run the same command
+    again after an interruption, and it goes on), followed by a table and a plot.
+
+    [bold]robust certify digits.onnx five.png[/bold]
+    [bold]robust certify digits.onnx five.png --radius 0.5[/bold]
+    [bold]robust certify mnist.onnx --data mnist:data --every 20 --out mnist.jsonl[/bold]
+    """
+    from ..errors import SettingError
+    from ..predictor import Predictor
+
+    files = existing(images or [])
+    if bool(files) == (data is not None):
+        raise SettingError("Give image files, or a data set with --data.")
+    predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
+    asked = {
+        "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "deadline": deadline,
+        "bound": bound, "n0": n0, "sigma": sigma, "noise": noise,
+    }  # fmt: skip
+    settings = {name: value for name, value in asked.items() if value is not None}
+    if data is None:
+        _certify_files(predictor, files, settings, seed, json)
+    else:
+        _certify_data(predictor, data, out, plot, settings, seed, json, every=every, limit=limit, shard=shard)
+
+
+def _certify_files(predictor: Any, files: list[Path], settings: dict[str, Any], seed: int | None, json: bool) -> None:
+    from ..images import read_image
+
+    images = [read_image(file, predictor.card.input) for file in files]
+    total = len(files) * settings["n"] if set(settings) <= {"n", "alpha", "bound", "n0", "sigma", "noise"} else None
+    with interruptible() as stop, progress("certifying", total) as advance:
+        certificates = predictor.certify_many(images, seed=seed, stop=stop, progress=advance, **settings)
+        for file, certificate in zip(files, certificates, strict=True):
+            if json:
+                print_json({"file": str(file)} | certificate.to_json())
+            else:
+                print_text(f"{file}: {describe(certificate)}")
+
+
+def describe(certificate: Any) -> str:
+    """A certificate in a line. The radius is printed with four digits, rounded down."""
+    used = f"{certificate.samples_used} samples, {certificate.stopped}"
+    if certificate.abstained:
+        return f"abstains ({used})"
+    return f"{certificate.class_name}, radius {int(certificate.radius * 1e4) / 1e4:.4f} ({used})"
+
+
+def _certify_data(
+    predictor: Any,
+    data: str,
+    out: Path,
+    plot: Path | None,
+    settings: dict[str, Any],
+    seed: int | None,
+    json: bool,
+    *,
+    every: int,
+    limit: int | None,
+    shard: str | None,
+) -> None:
+    from ..certification import certify_data, shard_path
+    from ..data import load_images, parse_shard
+    from .summary import show
+
+    part = parse_shard(shard)
+    path = shard_path(out, part)
+    images = load_images(data, predictor.card)
+    count = len(range(0, len(images), every)[:limit][part[0] :: part[1]])
+    choice = {"every": every, "limit": limit, "shard": part, "seed": seed}
+    with interruptible() as stop, progress(f"certifying {count} images", count) as advance:
+        done = sum(1 for _ in certify_data(predictor, images, path, stop=stop, progress=advance, **choice, **settings))
+    if done < count:
+        note(f"Stopped after {done} of {count} images, which are in {path}: run the same command again to go on.")
+        raise typer.Exit(130)
+    if part[1] > 1:
+        note(f"Shard {part[0]} of {part[1]} is in {path}; all together: robust summary {out.stem}-*{out.suffix}")
+    show([path], plot=plot, json=json, radii=None)

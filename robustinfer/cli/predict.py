@@ -1,0 +1,61 @@
+"""`robust predict`: the smoothed label of image files, or an abstention."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import existing, note, print_json, print_text
+from .options import Alpha, Batch, Device, Json, Model, Noise, Seed, Sigma, Threads
+
+__all__ = ["command"]
+
+
+def command(
+    model: Model,
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE...", help="PNG, JPEG or npy files.", show_default=False)
+    ],
+    n: Annotated[int, typer.Option(help="Samples an image, at most; fewer when the label is clear.")] = 1000,
+    alpha: Alpha = 0.001,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="The ensemble's own label, without noise or guarantee.")
+    ] = False,
+    sigma: Sigma = None,
+    noise: Noise = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    batch: Batch = None,
+    json: Json = False,
+) -> None:
+    """Label images, robustly.
+
+    The label is that of the smoothed classifier, and wrong with probability at most alpha; where the votes do not
+    settle it, the answer is an abstention.
+
+    [bold]robust predict digits.onnx five.png[/bold]
+    """
+    from ..images import read_image
+    from ..predictor import Predictor
+
+    files = existing(images)
+    predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
+    if predictor.card.sigma is None and sigma is None and not plain:
+        note("This model was not trained for smoothing: labels come without a guarantee.")
+        plain = True
+    for file in files:
+        image = read_image(file, predictor.card.input)
+        if plain:
+            label = int(predictor.scores(image)[0].argmax())
+            name = predictor.card.classes[label]
+            answer = {"image": str(file), "label": label, "class_name": name, "guarantee": None}
+            print_json(answer) if json else print_text(f"{file}: {name} (no guarantee)")
+            continue
+        prediction = predictor.predict(image, n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed)
+        if json:
+            print_json({"image": str(file)} | prediction.to_json())
+        elif prediction.abstained:
+            print_text(f"{file}: abstains after {prediction.samples_used} samples")
+        else:
+            print_text(f"{file}: {prediction.class_name} ({prediction.samples_used} samples, alpha {alpha:g})")

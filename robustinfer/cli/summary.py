@@ -1,0 +1,77 @@
+"""`robust summary`: the table and the plot of a data set's certificates, from one file or from all its shards."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .console import existing, note, print_json, print_text
+from .options import Json
+
+__all__ = ["command", "show"]
+
+
+def command(
+    certificates: Annotated[
+        list[Path], typer.Argument(metavar="CERTIFICATES...", help="JSONL files of robust certify --data.")
+    ],
+    radii: Annotated[
+        str | None, typer.Option(help="Radii of the table, separated by commas.", show_default="steps of 0.25")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where the plot goes.", show_default="beside the first file")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Certified accuracy, average certified radius and abstentions of a data set.
+
+    [bold]robust summary certificates-*.jsonl[/bold]
+    """
+    from ..errors import SettingError
+
+    try:
+        chosen = [float(radius) for radius in radii.split(",")] if radii else None
+    except ValueError as error:
+        raise SettingError(f"Expected radii such as 0,0.25,0.5, found {radii!r}.") from error
+    show(existing(certificates), plot=plot, json=json, radii=chosen)
+
+
+def show(paths: Sequence[Path], *, plot: Path | None, json: bool, radii: Sequence[float] | None) -> None:
+    """Print the summary of these files, and write the plot."""
+    from ..plot import plot_certified_accuracy
+    from ..summary import merge, summarize
+
+    header, entries = merge(paths)
+    summary = summarize(header, entries, radii=radii)
+    target = plot or paths[0].with_suffix(".png")
+    plot_certified_accuracy({f"{header.model['name']}, sigma {summary.sigma:g}": entries}, target, title=header.data)
+    if json:
+        print_json(summary.to_json())
+    else:
+        print_text(_table(summary))
+    note(f"plot: {target}")
+
+
+def _table(summary: Any) -> str:
+    """The summary as text. Accuracies and radii are rounded down."""
+    lines = [
+        f"{summary.images} images of {summary.data}, sigma {summary.sigma:g}, alpha {summary.alpha:g}, "
+        f"{summary.bound} bound, {summary.samples:.0f} samples an image",
+        f"average certified radius {_down(summary.acr, 3)} (95 %: {_down(summary.acr_low, 3)} to {summary.acr_high:.3f}), "
+        f"abstained {summary.abstained:.1%}, wrong label {summary.wrong:.1%}",
+    ]
+    if summary.missing:
+        lines.append(f"{summary.missing} images of the data set are not certified yet")
+    lines += ["", "radius   certified accuracy   95 % interval        with high probability"]
+    for row in summary.accuracies:
+        lines.append(
+            f"{row.radius:6.2f}   {100 * row.accuracy:14.1f} %     {100 * row.low:5.1f} % to {100 * row.high:5.1f} %   "
+            f"{100 * row.high_probability:14.1f} %"
+        )
+    return "\n".join(lines)
+
+
+def _down(value: float, digits: int) -> str:
+    scale = 10**digits
+    return f"{int(value * scale) / scale:.{digits}f}"

@@ -1,0 +1,135 @@
+"""The certificates of a data set in figures: certified accuracy, average certified radius, abstentions, intervals."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .certification import Entry, Header, read_certificates
+from .errors import CertificateError
+from .extras import require
+
+__all__ = ["Accuracy", "Summary", "merge", "summarize"]
+
+CONFIDENCE = 0.95
+RHO = 0.001  # probability with which the high-probability accuracy may fail
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Certified accuracy at one radius: the share of images whose label is true and certified at that radius.
+
+    `low` and `high` are a Clopper-Pearson interval for the accuracy on all images of this kind. `high_probability` is
+    Cohen et al.'s variant: with probability 1 - rho over the noise, at least this share of these very images is
+    certified correctly.
+    """
+
+    radius: float
+    accuracy: float
+    low: float
+    high: float
+    high_probability: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A data set's certificates in figures. `acr` is the average certified radius, with wrong labels counted as 0."""
+
+    images: int
+    missing: int
+    acr: float
+    acr_low: float
+    acr_high: float
+    abstained: float
+    wrong: float
+    samples: float
+    seconds: float
+    sigma: float
+    alpha: float
+    bound: str
+    mode: str
+    data: str
+    model: dict[str, str]
+    accuracies: tuple[Accuracy, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as a JSON object."""
+        return dataclasses.asdict(self)
+
+
+def merge(paths: Sequence[Path]) -> tuple[Header, list[Entry]]:
+    """Put the files of several shards together, after checking that they belong together."""
+    if not paths:
+        raise CertificateError("There are no certificates to summarise.")
+    parts = [read_certificates(path) for path in paths]
+    first = parts[0][0]
+    for path, (header, _) in zip(paths, parts, strict=True):
+        alike = ("model", "settings", "data", "total")
+        if any(getattr(header, name) != getattr(first, name) for name in alike):
+            raise CertificateError(f"{path} and {paths[0]} are not of the same model, data set and settings.")
+    entries = sorted((entry for _, part in parts for entry in part), key=lambda entry: entry.index)
+    if len({entry.index for entry in entries}) < len(entries):
+        raise CertificateError("Two of these files hold certificates of the same image: pass each shard once.")
+    return first, entries
+
+
+def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float] | None = None) -> Summary:
+    """The figures of a data set's certificates."""
+    if not entries:
+        raise CertificateError("There are no certificates to summarise.")
+    certificates = [entry.certificate for entry in entries]
+    correct = np.array([entry.correct_radius for entry in entries])
+    one = certificates[0]
+    acr, acr_low, acr_high = _mean_interval(correct)
+    return Summary(
+        images=len(entries),
+        missing=header.total - len(entries),
+        acr=acr,
+        acr_low=acr_low,
+        acr_high=acr_high,
+        abstained=float(np.mean([certificate.abstained for certificate in certificates])),
+        wrong=float(np.mean([entry.certificate.label not in (None, entry.truth) for entry in entries])),
+        samples=float(np.mean([certificate.samples_used for certificate in certificates])),
+        seconds=float(sum(certificate.seconds for certificate in certificates)),
+        sigma=one.sigma,
+        alpha=one.alpha,
+        bound=one.bound,
+        mode=one.mode,
+        data=header.data,
+        model=header.model,
+        accuracies=tuple(_accuracy(entries, radius, one.alpha) for radius in radii or _radii(correct)),
+    )
+
+
+def _radii(correct: Any) -> list[float]:
+    """From 0 in steps of a quarter, as published tables have them, up to where nothing is certified."""
+    return [0.25 * step for step in range(int(correct.max() / 0.25) + 2)]
+
+
+def _accuracy(entries: Sequence[Entry], radius: float, alpha: float) -> Accuracy:
+    statistics = require("statsmodels.stats.proportion", extra="report", why="A summary with confidence intervals")
+    hits, count = sum(entry.correct and entry.correct_radius >= radius for entry in entries), len(entries)
+    low, high = statistics.proportion_confint(hits, count, alpha=1 - CONFIDENCE, method="beta")
+    return Accuracy(radius, hits / count, float(low), float(high), _high_probability(hits / count, count, alpha))
+
+
+def _high_probability(accuracy: float, count: int, alpha: float) -> float:
+    """Each certificate fails with probability alpha, independently: Bernstein's inequality on the number of failures.
+
+    Cohen et al. have it without the factor 2, which their inequality needs.
+    """
+    slack = math.log(1 / RHO)
+    return max(0.0, accuracy - alpha - math.sqrt(2 * alpha * (1 - alpha) * slack / count) - slack / (3 * count))
+
+
+def _mean_interval(values: Any) -> tuple[float, float, float]:
+    statistics = require("statsmodels.stats.weightstats", extra="report", why="A summary with confidence intervals")
+    mean = float(values.mean())
+    if len(values) < 2 or values.std() == 0:
+        return mean, mean, mean
+    low, high = statistics.DescrStatsW(values).tconfint_mean(alpha=1 - CONFIDENCE)
+    return mean, float(low), float(high)
