@@ -126,7 +126,7 @@ def _certify_data(
     path = shard_path(out, part)
     images = load_images(data, predictor.card)
     count = len(range(0, len(images), every)[:limit][part[0] :: part[1]])
-    choice = {"every": every, "limit": limit, "shard": part, "seed": seed}
+    choice: dict[str, Any] = {"every": every, "limit": limit, "shard": part, "seed": seed}
     with interruptible() as stop, progress(f"certifying {count} images", count) as advance:
         done = sum(1 for _ in certify_data(predictor, images, path, stop=stop, progress=advance, **choice, **settings))
     if done < count:

@@ -1,5 +1,6 @@
 """`robust summary`: the table and the plot of a data set's certificates, from one file or from all its shards."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,7 +45,7 @@ def show(paths: Sequence[Path], *, plot: Path | None, json: bool, radii: Sequenc
 
     header, entries = merge(paths)
     summary = summarize(header, entries, radii=radii)
-    target = plot or paths[0].with_suffix(".png")
+    target = plot or _beside(paths)
     plot_certified_accuracy({f"{header.model['name']}, sigma {summary.sigma:g}": entries}, target, title=header.data)
     if json:
         print_json(summary.to_json())
@@ -53,12 +54,18 @@ def show(paths: Sequence[Path], *, plot: Path | None, json: bool, radii: Sequenc
     note(f"plot: {target}")
 
 
+def _beside(paths: Sequence[Path]) -> Path:
+    """Where the plot goes: under the name of the whole, if these are its shards."""
+    stem = paths[0].stem if len(paths) == 1 else re.sub(r"-\d+-of-\d+$", "", paths[0].stem)
+    return paths[0].with_name(f"{stem}.png")
+
+
 def _table(summary: Any) -> str:
     """The summary as text. Accuracies and radii are rounded down."""
     lines = [
         f"{summary.images} images of {summary.data}, sigma {summary.sigma:g}, alpha {summary.alpha:g}, "
         f"{summary.bound} bound, {summary.samples:.0f} samples an image",
-        f"average certified radius {_down(summary.acr, 3)} (95 %: {_down(summary.acr_low, 3)} to {summary.acr_high:.3f}), "
+        f"average certified radius {_down(summary.acr)} (95 %: {_down(summary.acr_low)} to {_down(summary.acr_high)}), "
         f"abstained {summary.abstained:.1%}, wrong label {summary.wrong:.1%}",
     ]
     if summary.missing:
@@ -72,6 +79,5 @@ def _table(summary: Any) -> str:
     return "\n".join(lines)
 
 
-def _down(value: float, digits: int) -> str:
-    scale = 10**digits
-    return f"{int(value * scale) / scale:.{digits}f}"
+def _down(radius: float) -> str:
+    return f"{int(radius * 1000) / 1000:.3f}"
