@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainc, betaincinv, ndtr, ndtri
+from scipy.special import betainc, betaincinv, ndtri
 
 __all__ = [
     "binomial_p_value",
     "clopper_pearson_lower",
     "clopper_pearson_upper",
-    "probability_of_radius",
     "radius_top_class",
     "radius_two_class",
     "round_radius_down",
@@ -67,11 +66,6 @@ def radius_two_class(p_lower: float, p_upper: float, sigma: float) -> float:
     """sigma/2 (Phi^-1(p_A) - Phi^-1(p_B)): the paper's radius for l2 robustness. Not positive means: abstain."""
     upper = min(p_upper + _ROUNDOFF, 1.0 - (p_lower - _ROUNDOFF))
     return sigma / 2 * float(ndtri(_inside(p_lower - _ROUNDOFF)) - ndtri(_inside(upper)))
-
-
-def probability_of_radius(radius: float, sigma: float) -> float:
-    """The p_A that `radius_top_class` needs for this radius: Phi(radius / sigma), at least 1/2."""
-    return max(0.5, float(ndtr(radius / sigma)))
 
 
 def round_radius_down(radius: float) -> float:

@@ -1,5 +1,6 @@
 """The noise stream: published vectors, NumPy's own stream, independence of the cut, and the distributions."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import mpmath
@@ -133,7 +134,7 @@ def test_thresholds_and_their_error_budget_against_exact_arithmetic(sigma):
         exact = [mpmath.ncdf((smallest + k + mpmath.mpf(1) / 2) / scale) for k in range(len(thresholds))]
         drawn = [mpmath.mpf(int(t)) / mpmath.mpf(2) ** 64 for t in thresholds]
         cumulative = [0, *(a - b for a, b in zip(exact, drawn, strict=True)), 0]
-        masses = (abs(b - a) for a, b in zip(cumulative, cumulative[1:], strict=False))
+        masses = (abs(b - a) for a, b in itertools.pairwise(cumulative))
         distance = float(sum(masses) / 2 + exact[0] + (1 - exact[-1]))
     promised = noise.total_variation("integer", sigma, 1)
     assert 0 < distance <= promised < 1e-12
