@@ -1,0 +1,70 @@
+"""`robust train`: a recipe becomes a run folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..extras import require
+from .console import note, print_json, print_text
+
+__all__ = ["command"]
+
+
+def command(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe: a .toml file, or the name of a built-in one (docs/recipes.md).")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/RECIPE if not given.")] = None,
+    data: Annotated[
+        Path, typer.Option(help="Folder that holds MNIST/raw, cifar-10-batches-py or imagenet/{train,val}.")
+    ] = Path("data"),
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
+    download: Annotated[bool, typer.Option("--download", help="Fetch mnist or cifar10 if it is not there.")] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Train nothing: measure what bf16, channels_last and compile gain here."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Train a boosted ensemble by Algorithm 1, or one of its baselines, into a run folder.
+
+    Under `torchrun --nproc-per-node K -m robust.train RECIPE ...` K processes share each batch.
+    """
+    require("robust.train", extra="train", why="robust train")
+    import torch
+    from robust.train import Recipe, train
+    from robust.train.progress import watching
+
+    if threads:
+        torch.set_num_threads(threads)
+    chosen = Recipe.load(recipe).set(set_ or ())
+    if probe:
+        from robust.train.probe import probe_options
+
+        report = probe_options(chosen, root=data, device=device, download=download)
+        print_json(report.to_json()) if json else print_text(report.table())
+        return
+    folder = out if out is not None else Path("runs") / chosen.name
+    with watching(chosen) as watcher:
+        run = train(chosen, folder, root=data, resume=resume, device=device, download=download, watcher=watcher)
+    if watcher is None:  # another process of torchrun speaks
+        return
+    stages = [{"beta_after": list(stage.betas), **stage.to_json()} for stage in run.stages]
+    if json:
+        print_json({"run": str(run.path), "recipe": run.recipe.name, "stages": stages})
+        return
+    print_text("stage  epochs  seconds  held-out clean  held-out robust  last member alone    edge")
+    for stage in run.stages:
+        found = stage.metrics
+        print_text(
+            f"{stage.number:>5}  {found['epochs']:>6}  {stage.seconds:>7.1f}  {found['clean_accuracy']:>14.1%}  "
+            f"{found['robust_accuracy']:>15.1%}  {found['member_robust_accuracy']:>17.1%}  {found['edge']:>6.2f}"
+        )
+    note(f"The run is in {run.path}; measure it on test images with: robust evaluate {run.path}")

@@ -1,0 +1,176 @@
+"""Data sets: uint8 images and labels, with a digest that says which data a model has seen.
+
+A set that fits into memory is one uint8 tensor; a larger one (ImageNet) is a list of files that are read as they are
+needed. Both answer `take(indices)`. The test split is never seen by training: what a training measures itself on is
+held out of the training split (`ImageData.split`).
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustinfer.card import InputSpec
+from robustinfer.errors import DataError
+
+from .folder import Folder
+from .pixels import Pixels, TensorPixels
+from .vision import datasets
+
+__all__ = ["ImageData", "load_data"]
+
+_SPLIT_SEED = 20210  # the held-out images are the same for every seed of a recipe, so runs can be compared
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images, labels and the names of the classes. `indices` chooses a part of the images, None all of them."""
+
+    name: str
+    pixels: Pixels
+    labels: Tensor
+    classes: tuple[str, ...]
+    indices: Tensor | None = None
+    resize: bool = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def input(self) -> InputSpec:
+        """The images a model of this data takes."""
+        channels, height, width = self.pixels.shape
+        return InputSpec(channels, height, width, resize="bilinear" if self.resize else "refuse")
+
+    def take(self, numbers: Tensor) -> Tensor:
+        """The uint8 images of these numbers."""
+        return self.pixels.take(numbers if self.indices is None else self.indices[numbers])
+
+    def subset(self, numbers: Tensor) -> "ImageData":
+        """These images only."""
+        indices = numbers if self.indices is None else self.indices[numbers]
+        return dataclasses.replace(self, labels=self.labels[numbers], indices=indices)
+
+    def head(self, count: int) -> "ImageData":
+        """The first `count` images, or all if there are fewer."""
+        return self if count >= len(self) else self.subset(torch.arange(count))
+
+    def split(self, fraction: float) -> tuple["ImageData", "ImageData"]:
+        """Training and held-out images; the same ones for the same data and fraction."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(_SPLIT_SEED))
+        held_out = round(len(self) * fraction)
+        return self.subset(order[held_out:].sort().values), self.subset(order[:held_out].sort().values)
+
+    def digest(self) -> str:
+        """The SHA-256 of images, labels and classes, as `sha256:` and 64 digits."""
+        digest = hashlib.sha256(self.pixels.digest())
+        digest.update(self.labels.numpy().tobytes())
+        digest.update("\0".join(self.classes).encode())
+        if self.indices is not None:
+            digest.update(self.indices.numpy().tobytes())
+        return f"sha256:{digest.hexdigest()}"
+
+    def moments(self, count: int = 10_000) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel over the first `count` images, for the members' normalisation."""
+        images = self.take(torch.arange(min(count, len(self)))).double() / 255
+        return images.mean(dim=(0, 2, 3)).float(), images.std(dim=(0, 2, 3)).clamp_min(1e-3).float()
+
+
+def load_data(
+    name: str, *, split: str = "train", root: str | Path = "data", size: int = 0, download: bool = False
+) -> ImageData:
+    """The `train` or `test` split of `digits`, `mnist`, `cifar10`, `imagenet`, `folder:PATH` or `npz:PATH`.
+
+    `root` is where mnist, cifar10 and imagenet lie; `size` is the side that images of folders are brought to.
+    """
+    if split not in ("train", "test"):
+        raise DataError(f"A split is train or test; found {split!r}.")
+    kind, _, path = name.partition(":")
+    if kind == "folder" and path:
+        return _folder(name, Path(path), split, size)
+    if name == "imagenet":
+        return _folder(name, Path(root) / name, split, size or 224)
+    if kind == "npz" and path:
+        return _npz(name, Path(path), split)
+    loaders: dict[str, Callable[[], ImageData]] = {
+        "digits": lambda: _digits(split),
+        "mnist": lambda: _torchvision("mnist", "MNIST", Path(root), split, download),
+        "cifar10": lambda: _torchvision("cifar10", "CIFAR10", Path(root), split, download),
+    }
+    if name not in loaders:
+        raise DataError(f"A data set is {', '.join(loaders)}, imagenet, folder:PATH or npz:PATH; found {name!r}.")
+    return loaders[name]()
+
+
+def _folder(name: str, path: Path, split: str, size: int) -> ImageData:
+    folder = Folder.open(path, split)
+    labels = torch.tensor(folder.labels)
+    return ImageData(name, folder.pixels(size), labels, folder.classes, resize=size > 0)
+
+
+def _torchvision(name: str, kind: str, root: Path, split: str, download: bool) -> ImageData:
+    """MNIST and CIFAR-10 as torchvision reads them: it checks the MD5 of the files."""
+    try:
+        data = getattr(datasets(), kind)(root=str(root), train=split == "train", download=download)
+    except RuntimeError as error:
+        raise DataError(
+            f"There is no complete {name} in {root}: give the folder that holds it with --data, or add --download."
+        ) from error
+    images = torch.as_tensor(data.data)
+    images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
+    classes = tuple(str(digit) for digit in range(10)) if name == "mnist" else tuple(data.classes)
+    return ImageData(name, TensorPixels(images), torch.as_tensor(data.targets), classes)
+
+
+def _digits(split: str) -> ImageData:
+    """The 1,797 digits of 8x8 pixels that come with scikit-learn; every fifth one is the test split."""
+    from sklearn.datasets import load_digits
+
+    images, targets = load_digits(return_X_y=True)
+    chosen = (np.arange(len(targets)) % 5 == 4) == (split == "test")
+    pixels = np.round(images[chosen].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    labels = torch.from_numpy(targets[chosen].astype(np.int64))
+    return ImageData("digits", TensorPixels(torch.from_numpy(pixels)), labels, tuple(str(digit) for digit in range(10)))
+
+
+def _npz(name: str, path: Path, split: str) -> ImageData:
+    """Arrays `x_train`, `y_train`, `x_test`, `y_test` of uint8 images, (N, H, W), (N, H, W, C) or (N, C, H, W).
+
+    `classes`, an array of names, is optional.
+    """
+    if not path.is_file():
+        raise DataError(f"There is no file {path}.")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found: dict[str, Any] = {key: arrays[key] for key in arrays.files}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is no readable .npz file without pickled objects: {error}.") from error
+    keys = (f"x_{split}", f"y_{split}")
+    if not set(keys) <= set(found):
+        raise DataError(f"{path} holds {', '.join(keys)}; found {', '.join(found) or 'nothing'}.")
+    images, labels = _as_nchw(found[keys[0]], path), found[keys[1]]
+    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != images.shape[:1] or labels.min() < 0:
+        raise DataError(f"{keys[1]} of {path} holds one whole number from 0 an image; found {labels.dtype}.")
+    count = int(max(labels.max(), found.get("y_train", labels).max())) + 1
+    classes = tuple(str(label) for label in found.get("classes", range(count)))
+    if len(classes) < max(2, count):
+        raise DataError(f"{path} has labels up to {count - 1} but names {len(classes)} classes.")
+    return ImageData(name, TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels.astype(np.int64)), classes)
+
+
+def _as_nchw(images: Any, path: Path) -> Any:
+    if images.dtype != np.uint8:
+        raise DataError(f"The images of {path} are uint8 from 0 to 255; found {images.dtype}.")
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[-1] in (1, 3) and images.shape[1] not in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+        raise DataError(f"The images of {path} are N x H x W, N x H x W x C or N x C x H x W; found {images.shape}.")
+    return np.ascontiguousarray(images)

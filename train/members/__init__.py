@@ -1,0 +1,116 @@
+"""Members: the base predictors f_w that boosting adds up, by name or from the user's own `module:factory`."""
+
+import importlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from robustinfer.card import InputSpec
+from robustinfer.errors import RecipeError
+
+from .cnn import LeNet, SmallCNN
+from .resnet import CifarResNet, ImageNetResNet
+
+__all__ = ["Member", "architectures", "build_member"]
+
+
+class Member(nn.Module):
+    """One base predictor: pixels in [0,1] to scores, with the normalisation inside."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, *, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.reshape(1, -1, 1, 1).clone())
+        self.register_buffer("std", std.reshape(1, -1, 1, 1).clone())
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.network((image - self.mean) / self.std)
+        return scores
+
+    @property
+    def head(self) -> nn.Linear | None:
+        """The linear layer that gives the scores, into which a weight beta can be folded; None if there is none."""
+        head = getattr(self.network, "head", None)
+        return head if isinstance(head, nn.Linear) else None
+
+
+_Factory = Callable[[InputSpec, int, float], nn.Module]
+
+
+def _cifar(depth: int) -> _Factory:
+    return lambda spec, classes, width: CifarResNet(depth, channels=spec.channels, classes=classes, width=width)
+
+
+def _imagenet(depth: int) -> _Factory:
+    return lambda spec, classes, width: ImageNetResNet(depth, channels=spec.channels, classes=classes, width=width)
+
+
+_ARCHITECTURES: dict[str, _Factory] = {
+    "cnn": lambda spec, classes, width: SmallCNN(spec, classes=classes, width=width),
+    "lenet": lambda spec, classes, width: LeNet(spec, classes=classes, width=width),
+    **{f"resnet{depth}": _cifar(depth) for depth in (12, 18, 20, 32, 110)},
+    **{f"imagenet-resnet{depth}": _imagenet(depth) for depth in (18, 20, 32, 50)},
+}
+
+
+def architectures() -> tuple[str, ...]:
+    """The names of the built-in architectures."""
+    return tuple(_ARCHITECTURES)
+
+
+def build_member(
+    architecture: str,
+    *,
+    input: InputSpec,
+    classes: int,
+    mean: Tensor,
+    std: Tensor,
+    width: float = 1.0,
+    seed: int = 0,
+) -> Member:
+    """A fresh member, the same for the same seed, checked to map two images to two rows of scores.
+
+    `module:factory` imports `module` and calls `factory(input, classes)`, which returns any `torch.nn.Module`.
+    """
+    with torch.random.fork_rng(devices=[]):  # initial weights come from torch's global stream: leave it as it was
+        torch.manual_seed(seed)
+        network = _network(architecture, input, classes, width)
+    member = Member(network, mean=mean, std=std)
+    _check(member, architecture, input, classes)
+    return member
+
+
+def _network(architecture: str, input: InputSpec, classes: int, width: float) -> nn.Module:
+    if architecture in _ARCHITECTURES:
+        return _ARCHITECTURES[architecture](input, classes, width)
+    module, separator, factory = architecture.partition(":")
+    if not separator:
+        raise RecipeError(
+            f"An architecture is one of {', '.join(_ARCHITECTURES)}, or module:factory; found {architecture!r}."
+        )
+    try:
+        network = getattr(importlib.import_module(module), factory)(input, classes)
+    except (ImportError, AttributeError) as error:
+        raise RecipeError(f"The architecture {architecture!r} cannot be imported: {error}.") from error
+    if not isinstance(network, nn.Module):
+        raise RecipeError(f"{architecture} returns a torch.nn.Module; found {type(network).__name__}.")
+    return network
+
+
+def _check(member: Member, architecture: str, input: InputSpec, classes: int) -> None:
+    """Run two grey images through it: a member that does not fit the data is refused before hours are spent."""
+    training = member.training
+    try:
+        with torch.no_grad():
+            found = tuple(member.eval()(torch.full((2, *input.shape), 0.5)).shape)
+    except RuntimeError as error:
+        sentence = str(error).splitlines()[0]
+        raise RecipeError(f"{architecture} does not take images of shape {input.shape}: {sentence}") from error
+    finally:
+        member.train(training)
+    if found != (2, classes):
+        raise RecipeError(f"{architecture} gives scores of shape {found} for two images; expected {(2, classes)}.")

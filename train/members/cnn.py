@@ -1,0 +1,64 @@
+"""Small convolutional networks for images of 8x8 to 32x32 pixels."""
+
+from torch import Tensor, nn
+
+from robustinfer.card import InputSpec
+
+__all__ = ["LeNet", "SmallCNN"]
+
+
+class SmallCNN(nn.Module):
+    """Two convolutions and two linear layers, without batch normalisation.
+
+    Images of 16 pixels and more are halved twice, smaller ones once, so that both end near 4x4 to 8x8.
+    """
+
+    def __init__(self, input: InputSpec, *, classes: int, width: float = 1.0) -> None:
+        super().__init__()
+        first, second, hidden = (max(1, round(size * width)) for size in (32, 64, 128))
+        stride = 2 if min(input.height, input.width) >= 16 else 1
+        height, breadth = (_halved(side if stride == 1 else _halved(side)) for side in (input.height, input.width))
+        self.features = nn.Sequential(
+            nn.Conv2d(input.channels, first, 3, stride=stride, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(first, second, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(second * height * breadth, hidden),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(image))
+        return scores
+
+
+def _halved(side: int) -> int:
+    """The side after a convolution of stride 2 with padding 1."""
+    return (side + 1) // 2
+
+
+class LeNet(nn.Module):
+    """conv 20, pool, conv 50, pool, linear 500: the network many published MNIST figures refer to."""
+
+    def __init__(self, input: InputSpec, *, classes: int, width: float = 1.0) -> None:
+        super().__init__()
+        first, second, hidden = (max(1, round(size * width)) for size in (20, 50, 500))
+        height, breadth = (((side - 4) // 2 - 4) // 2 for side in (input.height, input.width))
+        self.features = nn.Sequential(
+            nn.Conv2d(input.channels, first, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(max(0, second * height * breadth), hidden),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(image))
+        return scores

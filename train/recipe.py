@@ -1,0 +1,211 @@
+"""The recipe: all settings of a training, as one frozen object, one TOML file, one table in `docs/recipes.md`."""
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robustinfer.card import Threat
+from robustinfer.errors import RecipeError
+
+from .settings import choice, flag, number, parse, text, validate
+from .toml import read_toml
+
+__all__ = ["Recipe", "builtin_recipes"]
+
+_BUILTIN = Path(__file__).with_name("recipes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All settings of a training. Every field is a key of the TOML file and of `--set key=value`."""
+
+    name: str = text("unnamed", "name of the recipe")
+    description: str = text("", "one sentence about the recipe")
+
+    # The data
+    data: str = text("digits", "digits, mnist, cifar10, imagenet, folder:PATH or npz:PATH")
+    size: int = number(0, "side of the square images of folder: and imagenet; 0 keeps the size of the files")
+    validation: float = number(0.1, "part of the training set that is held out for measurements", high=0.5)
+    augment: str = choice("none", ("none", "crop", "crop-flip"), "random change of each training image")
+    limit: int = number(0, "use only so many training images; 0 uses all")
+
+    # The members
+    architecture: str = text("cnn", "cnn, lenet, resnet12 ... resnet110, imagenet-resnet18 ... 50, or module:factory")
+    width: float = number(1.0, "factor on the number of channels of a built-in architecture", above=True, high=64)
+    warm_start: bool = flag(True, "start each member from the weights of the one before")
+
+    # The threat
+    norm: str = choice("linf", ("linf", "l2"), "norm of the threat")
+    delta: float = number(0.1, "radius of the threat, in pixel units of [0,1]")
+    smoothing: str = choice(
+        "none",
+        ("none", "scores", "softmax", "gaussian"),
+        "none; scores averaged over noise (the paper); probabilities averaged (SmoothAdv); noise as augmentation only",
+    )
+    sigma: float = number(0.0, "standard deviation of the smoothing noise, in pixel units; 0 without smoothing")
+    noise_samples: int = number(2, "noise vectors an image, the m of the smoothed objectives", low=1, high=256)
+
+    # The inner maximisation
+    attack: str = choice("pgd", ("pgd", "n-fgsm", "none"), "how the perturbation is found while training")
+    steps: int = number(7, "gradient steps of the attack", low=1, high=1000)
+    step_scale: float = number(1.3, "length of a step, in units of delta/steps", above=True, high=100)
+    start: str = choice("random", ("random", "input"), "where the attack starts")
+    ramp: float = number(0.0, "epochs of the first stage over which delta grows from 0 to its full value")
+    guard: float = number(
+        0.2, "fall of robust training accuracy that ends one-step attacks (catastrophic overfitting); 0 never", high=1
+    )
+
+    # Boosting
+    booster: str = choice("greedy", ("greedy", "independent"), "Algorithm 1 of the paper, or members trained apart")
+    stages: int = number(5, "number of stages, the T of the paper", low=1, high=1000)
+    epochs: int = number(5, "epochs of the first stage, the N_1 of the paper", low=1)
+    growth: float = number(2.0, "stage t takes growth^(t-1) times the epochs of the first", low=1, high=16)
+    previous: str = choice("clean", ("clean", "adversarial", "exact"), "where the frozen ensemble is evaluated")
+    weights: str = choice("trained", ("trained", "corrective"), "train the new weight only, or all weights")
+    initial_beta: float = number(1.0, "weight of a new member when its stage starts", above=True, high=100)
+    shrinkage: float = number(1.0, "factor on the weight of a finished member", above=True, high=1)
+    own_loss: float = number(0.0, "share of the new member's own robust loss in the objective", high=1)
+    refit: bool = flag(False, "refit all weights at the end of a stage, a convex problem")
+    drop_below: float = number(0.0, "drop members whose share of the scores falls below this", high=0.5)
+
+    # The optimiser
+    optimizer: str = choice("sgd", ("sgd", "adam", "adamw"), "the optimiser of a stage")
+    learning_rate: float = number(0.01, "learning rate a stage starts from, the eta_max of the paper", above=True)
+    beta_learning_rate: float = number(1.0, "factor on the learning rate for the weights beta", high=1000)
+    momentum: float = number(0.9, "momentum of sgd", high=0.9999)
+    weight_decay: float = number(0.0, "weight decay of the members; the weights beta have none", high=1)
+    label_smoothing: float = number(0.0, "label smoothing of the training loss", high=0.9)
+    clip: float = number(0.0, "largest norm of a gradient; 0 does not clip")
+    batch: int = number(128, "images a step, shared by all processes", low=1)
+    select: str = choice("last", ("last", "best"), "keep a stage's last epoch, or its best on the held-out images")
+
+    # The machine
+    seed: int = number(0, "seed of everything random", high=2**62)
+    precision: str = choice("fp32", ("fp32", "bf16"), "arithmetic of the training steps; measurements stay fp32")
+    channels_last: bool = flag(False, "memory layout of the images and weights")
+    compile: bool = flag(False, "compile the members with torch.compile")
+    validation_images: int = number(1000, "held-out images attacked at the end of an epoch", low=1)
+    checkpoint_seconds: float = number(60.0, "seconds between two checkpoints within an epoch")
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):
+            object.__setattr__(self, setting.name, validate(setting, getattr(self, setting.name)))
+        _check_threat(self)
+
+    @property
+    def smoothed(self) -> bool:
+        """Whether the members are trained for randomised smoothing."""
+        return self.smoothing != "none"
+
+    @property
+    def attacked(self) -> bool:
+        """Whether training looks for perturbations at all."""
+        return self.attack != "none" and self.smoothing != "gaussian" and self.delta > 0
+
+    @property
+    def threat(self) -> Threat:
+        """The change the model is trained to resist."""
+        return Threat(norm="linf" if self.norm == "linf" else "l2", delta=self.delta)
+
+    def stage_epochs(self, stage: int) -> int:
+        """N_t = growth^(t-1) N_1 epochs for stage t = 1, 2, ... (the paper's growth is 2)."""
+        return max(1, round(self.epochs * self.growth ** (stage - 1)))
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings."""
+        return dataclasses.asdict(self)
+
+    def to_toml(self) -> str:
+        """All settings as the text of a recipe file."""
+        return "".join(f"{key} = {_literal(value)}\n" for key, value in self.to_json().items())
+
+    def replace(self, **changes: Any) -> "Recipe":
+        """This recipe with some settings changed."""
+        return Recipe.from_json({**self.to_json(), **changes})
+
+    def set(self, assignments: Iterable[str]) -> "Recipe":
+        """This recipe with the `key=value` words of `--set` applied."""
+        settings = {setting.name: setting for setting in dataclasses.fields(self)}
+        changes = {}
+        for assignment in assignments:
+            key, separator, value = assignment.partition("=")
+            if not separator:
+                raise RecipeError(f"--set takes key=value, for example stages=3; found {assignment!r}.")
+            if key.strip() not in settings:
+                raise RecipeError(_unknown(key.strip()))
+            changes[key.strip()] = parse(settings[key.strip()], value)
+        return self.replace(**changes)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Recipe":
+        """A recipe of these settings; an unknown key is refused by name."""
+        known = {setting.name for setting in dataclasses.fields(cls)}
+        for key in document:
+            if key not in known:
+                raise RecipeError(_unknown(key))
+        return cls(**document)
+
+    @classmethod
+    def load(cls, recipe: str | Path) -> "Recipe":
+        """Read a TOML file, or the built-in recipe of this name.
+
+        `extends = "NAME"` in a file takes every setting that the file does not give from the recipe of that name.
+        """
+        path = Path(recipe)
+        if path.suffix != ".toml":
+            path = _BUILTIN / f"{recipe}.toml"
+        if not path.is_file():
+            raise RecipeError(
+                f"A recipe is a .toml file or one of {', '.join(builtin_recipes())}; there is no {str(recipe)!r}."
+            )
+        try:
+            document = read_toml(path)
+        except ValueError as error:
+            raise RecipeError(f"The recipe {path} is no valid TOML file: {error}.") from error
+        document.pop("provenance", None)  # the recipe.toml of a run is a recipe, too
+        base = document.pop("extends", None)
+        if base is not None and not isinstance(base, str):
+            raise RecipeError(f"The key `extends` of {path} names a recipe; found {base!r}.")
+        document.setdefault("name", path.stem)
+        return cls.from_json({**(cls.load(base).to_json() if base else {}), **document})
+
+
+def builtin_recipes() -> tuple[str, ...]:
+    """The names of the recipes this package brings along."""
+    return tuple(sorted(path.stem for path in _BUILTIN.glob("*.toml")))
+
+
+def _check_threat(recipe: Recipe) -> None:
+    if recipe.norm == "linf" and recipe.delta > 1:
+        raise RecipeError(
+            f"The setting `delta` is in pixel units of [0,1], so at most 1 for linf; found {recipe.delta:g} "
+            f"(did you mean {recipe.delta:g}/255 = {recipe.delta / 255:.6f}?)."
+        )
+    if recipe.smoothed != (recipe.sigma > 0):
+        raise RecipeError(
+            f"Smoothing needs both `smoothing` and a positive `sigma`; found smoothing = {recipe.smoothing!r} and "
+            f"sigma = {recipe.sigma:g}."
+        )
+    if recipe.smoothed and recipe.norm != "l2":
+        raise RecipeError('Gaussian smoothing certifies l2 balls: set norm = "l2", or smoothing = "none".')
+    if recipe.attack == "n-fgsm" and (recipe.norm != "linf" or recipe.smoothed):
+        raise RecipeError('N-FGSM is an linf attack: for l2 use attack = "pgd" with steps = 1.')
+
+
+def _unknown(key: str) -> str:
+    names = [setting.name for setting in dataclasses.fields(Recipe)]
+    close = difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean `{close[0]}`?" if close else "docs/recipes.md lists them all."
+    return f"A recipe has no setting `{key}`; {hint}"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)

@@ -1,0 +1,116 @@
+"""`train`: a recipe becomes a run folder. Everything that can be refused is refused before the first step."""
+
+import errno
+import shutil
+from pathlib import Path
+
+import torch
+
+from robustinfer.errors import RecipeError, RunError, TrainingError
+
+from .booster import make_booster
+from .curves import draw_curves
+from .data import ImageData, load_data
+from .journal import Journal, Watcher
+from .processes import Processes, join_processes
+from .provenance import collect_provenance
+from .recipe import Recipe
+from .run import Run
+
+__all__ = ["train"]
+
+# Settings that change neither the weights nor where they come from: a run may be resumed with others.
+_HARMLESS = {"name", "description", "checkpoint_seconds"}
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    root: str | Path = "data",
+    resume: bool = False,
+    device: str = "auto",
+    download: bool = False,
+    watcher: Watcher | None = None,
+) -> Run:
+    """Train by the recipe and return the run folder `out`; with `resume`, go on where an earlier call stopped.
+
+    Under torchrun every process calls this; the first one writes.
+    """
+    with join_processes(device) as processes, torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        whole = load_data(recipe.data, root=root, size=recipe.size, download=download)
+        data, held_out = _prepare(recipe, whole, processes)
+        run = _open(recipe, Path(out), data, processes, resume=resume)
+        journal = Journal(run.path, watcher=watcher, write=processes.first)
+        try:
+            make_booster(run, data=data, held_out=held_out, processes=processes, journal=journal).fit()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise TrainingError(
+                f"The disk that holds {run.path} is full: free some space and go on with --resume; "
+                "finished stages are kept."
+            ) from error
+        finally:
+            journal.close()
+        if processes.first:
+            draw_curves(run)
+        return run
+
+
+def _prepare(recipe: Recipe, whole: ImageData, processes: Processes) -> tuple[ImageData, ImageData]:
+    """The training and the held-out images, checked against the recipe."""
+    data, held_out = whole.split(recipe.validation)
+    if not len(held_out):
+        raise RecipeError(
+            f"A validation part of {recipe.validation:g} of {len(whole)} images holds out none; raise it."
+        )
+    if recipe.limit:
+        data = data.head(recipe.limit)
+    missing = set(range(len(data.classes))) - set(data.labels.tolist())
+    if missing:
+        names = ", ".join(data.classes[label] for label in sorted(missing)[:5])
+        raise RecipeError(f"No training image is left of these classes: {names}; raise `limit` or add images.")
+    diameter = data.input.size**0.5 if recipe.norm == "l2" else 1.0
+    if recipe.delta > diameter:
+        raise RecipeError(
+            f"No two images of {data.name} are {recipe.delta:g} apart in {recipe.norm} (at most {diameter:g} in pixel "
+            "units of [0,1]); lower `delta`."
+        )
+    processes.rows(recipe.batch)
+    return data, held_out
+
+
+def _open(recipe: Recipe, out: Path, data: ImageData, processes: Processes, *, resume: bool) -> Run:
+    if processes.first and not (resume and (out / "recipe.toml").is_file()):
+        run = _create(recipe, out, data, processes)
+    processes.wait()
+    run = Run.open(out)
+    wanted, found = recipe.to_json(), run.recipe.to_json()
+    different = [key for key in wanted if key not in _HARMLESS and wanted[key] != found[key]]
+    if different:
+        key = different[0]
+        raise RunError(
+            f"{out} is a run of another recipe: `{key}` is {found[key]!r} there and {wanted[key]!r} here; "
+            "give another --out."
+        )
+    if run.provenance.get("data_digest") != data.digest():
+        raise RunError(f"{out} was trained on other data than {data.name} holds now; give another --out.")
+    return run
+
+
+def _create(recipe: Recipe, out: Path, data: ImageData, processes: Processes) -> Run:
+    provenance = collect_provenance(recipe, data, processes)
+    trial = Run(out, recipe, data.classes, data.input)
+    bytes_a_member = sum(
+        tensor.numel() * tensor.element_size() for tensor in trial.fresh_member(seed=0).state_dict().values()
+    )
+    # Each stage is kept; a checkpoint holds weights, two moments and up to two snapshots, twice while it is replaced.
+    needed = bytes_a_member * (recipe.stages + 10)
+    existing = next(parent for parent in (out.absolute(), *out.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise TrainingError(
+            f"This training writes about {needed / 1e6:.0f} MB to {out}; only {free / 1e6:.0f} MB are free."
+        )
+    return Run.create(out, recipe, classes=data.classes, input=data.input, provenance=provenance)

@@ -1,0 +1,100 @@
+"""The weights beta of an ensemble as a convex problem, and members that no longer matter.
+
+For fixed members the robust cross-entropy of sum_s beta_s f_s is convex in beta (eq. (surrogate-beta-erm)): scores are
+linear in beta, the cross-entropy is convex in scores, and a supremum of convex functions is convex.
+"""
+
+import torch
+from torch import Tensor
+
+from .batches import as_pixels
+from .data import ImageData
+from .ensemble import Ensemble
+from .measure import PgdAttack, attacked_points
+from .objective import example_loss
+from .randomness import Draws
+
+__all__ = ["refit_weights", "without_vanished"]
+
+_BATCH = 500
+_RIDGE = 1e-4  # keeps members with equal scores from trading arbitrarily large weights
+
+
+def refit_weights(
+    ensemble: Ensemble,
+    data: ImageData,
+    attack: PgdAttack,
+    *,
+    device: torch.device,
+    seed: tuple[int, ...],
+    rounds: int = 4,
+) -> list[float]:
+    """All weights, refitted on the robust loss over `data` with the members fixed.
+
+    A cutting-plane method: attack the ensemble with its current weights, keep the points, minimise the loss of each
+    image's worst point so far, and again. Returned are the weights whose own attacked loss was the smallest, so the
+    result is never worse, on these images and attacks, than the weights it started from.
+    """
+    start = ensemble.betas.double().cpu()
+    beta, best, labels = start, (float("inf"), start), data.labels
+    cuts: list[Tensor] = []
+    for number in range(rounds + 1):
+        cuts.append(_attacked_scores(ensemble, beta, data, attack, device, (*seed, number)))
+        attacked = float(_worst(cuts[-1:], beta, labels, attack.smoothing).mean())
+        if attacked < best[0]:
+            best = (attacked, beta)
+        if number < rounds:
+            beta = _minimise(cuts, beta, start, labels, attack.smoothing)
+    return [float(value) for value in best[1]]
+
+
+def _attacked_scores(
+    ensemble: Ensemble, beta: Tensor, data: ImageData, attack: PgdAttack, device: torch.device, seed: tuple[int, ...]
+) -> Tensor:
+    """Each member's scores at the points an attack on the ensemble with these weights finds: (s, copies, N, K)."""
+    current = Ensemble(list(ensemble.members), beta.float()).freeze().to(device)
+    parts = []
+    for number, first in enumerate(range(0, len(data), _BATCH)):
+        numbers = torch.arange(first, min(first + _BATCH, len(data)))
+        image, labels = as_pixels(data.take(numbers), device), data.labels[numbers].to(device)
+        points = attacked_points(current, image, labels, attack, Draws(*seed, number, device=device))
+        with torch.no_grad():
+            scores = current.stacked(points.flatten(0, 1))
+        parts.append(scores.view(len(scores), len(points), len(numbers), -1).double().cpu())
+    return torch.cat(parts, dim=2)
+
+
+def _worst(cuts: list[Tensor], beta: Tensor, labels: Tensor, smoothing: str) -> Tensor:
+    """The loss of each image at the worst of its points."""
+    losses = [example_loss(torch.einsum("s,smnk->mnk", beta, cut), labels, smoothing) for cut in cuts]
+    return torch.stack(losses).amax(dim=0)
+
+
+def _minimise(cuts: list[Tensor], beta: Tensor, start: Tensor, labels: Tensor, smoothing: str) -> Tensor:
+    variable = beta.clone().requires_grad_()
+    solver = torch.optim.LBFGS([variable], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        loss = _worst(cuts, variable, labels, smoothing).mean() + _RIDGE * (variable - start).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    solver.step(closure)  # type: ignore[no-untyped-call]
+    return variable.detach()
+
+
+def without_vanished(
+    ensemble: Ensemble, betas: list[float], data: ImageData, share: float, device: torch.device
+) -> list[float]:
+    """The weights with 0 for members whose part of the scores' spread is below `share`; the largest always stays.
+
+    A weight alone says nothing, because a member's own scores may be large or small: what counts is the weight times
+    the spread of the scores between classes.
+    """
+    image = as_pixels(data.head(_BATCH).take(torch.arange(min(_BATCH, len(data)))), device)
+    with torch.no_grad():
+        spread = ensemble.stacked(image).std(dim=2).mean(dim=1).double().cpu()
+    parts = torch.tensor(betas, dtype=torch.float64).abs() * spread
+    keep = (parts >= share * parts.sum()) | (parts == parts.max())
+    return [beta if kept else 0.0 for beta, kept in zip(betas, keep.tolist(), strict=True)]
