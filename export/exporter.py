@@ -154,9 +154,7 @@ def _fuse(ensemble: EnsembleLike, card: Card) -> Fused:
         raise ExportError(f"The ensemble does not take images of shape {card.input.shape}: {sentence}") from error
 
 
-def _builder(
-    format: Format, fused: Fused, card: Card, *, sampler: bool, opset: int | None
-) -> Callable[[Card], bytes]:
+def _builder(format: Format, fused: Fused, card: Card, *, sampler: bool, opset: int | None) -> Callable[[Card], bytes]:
     if format == "onnx":
         return onnx_file(fused, card, sampler=sampler, opset=opset)
     if format == "torchscript":

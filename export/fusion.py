@@ -100,7 +100,11 @@ def _share_normalisation(members: list[nn.Module]) -> tuple[nn.Module, list[nn.M
     if not isinstance(mean, Tensor) or not isinstance(std, Tensor):
         return nn.Identity(), members
     for (other_mean, other_std), network in zip(parts, networks, strict=True):
-        if not isinstance(network, nn.Module) or not isinstance(other_mean, Tensor) or not isinstance(other_std, Tensor):
+        if (
+            not isinstance(network, nn.Module)
+            or not isinstance(other_mean, Tensor)
+            or not isinstance(other_std, Tensor)
+        ):
             return nn.Identity(), members
         if not (torch.equal(mean, other_mean) and torch.equal(std, other_std)):
             return nn.Identity(), members

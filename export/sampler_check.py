@@ -51,7 +51,12 @@ def check_sampler(
         found = sampler_votes(path, unit, seed=seed, first=0, count=_COUNT, noise=kind)
         noisy = np.empty((_COUNT, *card.input.shape), dtype=np.float32)
         add_noise(
-            image[0] if kind == "integer" else unit[0], kind=kind, sigma=sampler_sigma(card), seed=seed, first=0, out=noisy
+            image[0] if kind == "integer" else unit[0],
+            kind=kind,
+            sigma=sampler_sigma(card),
+            seed=seed,
+            first=0,
+            out=noisy,
         )
         scores = predictor.engine.scores(noisy)
         expected = np.bincount(scores.argmax(1), minlength=len(card.classes) + 1)

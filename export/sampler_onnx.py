@@ -47,7 +47,9 @@ def attach_sampler(model: ir.Model, card: Card) -> None:
     """Give a scores graph (input `image`, output `scores`) the sampler's inputs and its output `votes`."""
     graph, sigma = model.graph, sampler_sigma(card)
     (image,), (scores,) = list(graph.inputs), list(graph.outputs)
-    inputs = {name: ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64)) for name in SAMPLER_INPUTS}
+    inputs = {
+        name: ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64)) for name in SAMPLER_INPUTS
+    }
     for name, value in inputs.items():
         value.const_value = ir.tensor(np.asarray(0, np.int64), name=name)
         graph.register_initializer(value)
@@ -77,7 +79,9 @@ def attach_sampler(model: ir.Model, card: Card) -> None:
         "If",
         sampling,
         then_branch=after.branch("count_votes", lambda b: _votes(b, scores, images, len(card.classes))),
-        else_branch=after.branch("no_votes", lambda b: b.op("Identity", b.array("no_votes", np.zeros(len(card.classes) + 1, np.int64)))),
+        else_branch=after.branch(
+            "no_votes", lambda b: b.op("Identity", b.array("no_votes", np.zeros(len(card.classes) + 1, np.int64)))
+        ),
     )
     graph.extend(after.tape.nodes)
     _name_output(first_rows, "scores", ir.DataType.FLOAT, ["batch", len(card.classes)])
@@ -95,7 +99,9 @@ class _Builder:
 
     def __init__(self, graph: ir.Graph, numbers: Iterator[int]) -> None:
         self.graph = graph
-        self.numbers = numbers  # of values: a branch sees the values around it, so names must differ across all branches
+        self.numbers = (
+            numbers  # of values: a branch sees the values around it, so names must differ across all branches
+        )
         self.tape = Tape()
 
     def op(self, kind: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:

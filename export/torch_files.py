@@ -67,4 +67,3 @@ def pt2_file(fused: Fused, card: Card) -> Callable[[Card], bytes]:
 
 def _example(card: Card, batch: int) -> torch.Tensor:
     return torch.zeros(batch, *card.input.shape)
-

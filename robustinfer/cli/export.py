@@ -1,0 +1,76 @@
+"""`robust export`: a run folder becomes one model file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import print_json, print_text, progress
+from .options import Json
+
+__all__ = ["command"]
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder a training wrote.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(help="The file to write: .onnx, .pt, .pt2 or .mar; a folder for triton.", show_default=False),
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option(help="onnx, torchscript, pt2, triton or mar; by default what the suffix of --out says."),
+    ] = None,
+    stages: Annotated[
+        int | None, typer.Option(help="Use the first K stages, with the weights of that time.", metavar="K", min=1)
+    ] = None,
+    sampler: Annotated[
+        bool, typer.Option("--sampler", help="Add the sampler graph: image, seed and count in, votes per class out.")
+    ] = False,
+    opset: Annotated[int | None, typer.Option(help="ONNX opset, 18 to 23; torch's own choice by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model; the recipe's by default.")] = None,
+    version: Annotated[str, typer.Option(help="Version of the model, for those who call it.")] = "1",
+    license: Annotated[str | None, typer.Option(help="Licence of the model, such as CC-BY-4.0.")] = None,
+    data: Annotated[
+        Path, typer.Option(help="Folder of data sets: acceptance compares on test images if they are there.")
+    ] = Path("data"),
+    samples: Annotated[int, typer.Option(help="Votes on noisy images that acceptance compares.", min=1)] = 1000,
+    json: Json = False,
+) -> None:
+    """Write a trained run as one model file.
+
+    Normalisation, all members and their weights become one graph from pixels in [0,1] to ensemble scores, with the card
+    inside. The file is opened and compared with the run before it takes its name.
+
+    [bold]robust export runs/digits --out digits.onnx --sampler[/bold]
+    """
+    from ..extras import require
+
+    exports = require("robust.export.exporter", extra="train", why="robust export")
+    around = require("robust.export.repositories", extra="train", why="robust export")
+    writers = {"triton": around.export_triton, "mar": around.export_archive}
+    kind = format or ("mar" if out.suffix == ".mar" else None)
+    settings = {
+        "stages": stages,
+        "sampler": sampler,
+        "opset": opset,
+        "name": name,
+        "version": version,
+        "license": license,
+        "data": data,
+        "samples": samples,
+    }
+    with progress("comparing the file with the run", total=samples) as advance:
+        if kind in writers:
+            exported = writers[kind](run, out, progress=advance, **settings)
+        else:
+            exported = exports.export_run(run, out, format=kind, progress=advance, **settings)
+    if json:
+        print_json(exported.to_json())
+        return
+    parity = exported.card.parity
+    print_text(f"{exported.path}: {exported.bytes:,} bytes, {len(exported.card.members)} members, {exported.digest}")
+    print_text(
+        f"scores differ by {parity['relative_difference']:g} at most (relative), {parity['flips']} of "
+        f"{parity['samples']} votes flipped, zeta {parity['zeta']:g} ({parity['engine']}, {parity['images']} images)"
+    )

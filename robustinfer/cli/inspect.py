@@ -1,0 +1,73 @@
+"""`robust inspect`: what is inside a model file."""
+
+from typing import TYPE_CHECKING, Any
+
+from .console import print_json, print_text
+from .options import Json, Model
+
+if TYPE_CHECKING:
+    from ..inspection import Inspection
+
+__all__ = ["command"]
+
+
+def command(model: Model, json: Json = False) -> None:
+    """Print the card of a model file, its digest, its operators and its cost.
+
+    [bold]robust inspect digits.onnx[/bold]
+    """
+    from ..inspection import inspect_model
+
+    inspection = inspect_model(model)
+    if json:
+        print_json(inspection.to_json())
+        return
+    for label, value in _rows(inspection):
+        print_text(f"{label:<12} {value}")
+
+
+def _rows(inspection: "Inspection") -> list[tuple[str, str]]:
+    rows = [
+        ("file", f"{inspection.path} ({inspection.format}, {inspection.bytes:,} bytes)"),
+        ("digest", inspection.digest),
+    ]
+    card = inspection.card
+    if card is None:
+        rows.append(("card", "none: this file was not written by `robust export`"))
+    else:
+        rows += _card_rows(card)
+    if inspection.opset is not None:
+        rows.append(("opset", str(inspection.opset)))
+    for label, operators in (("operators", inspection.operators), ("in branches", inspection.sampler_operators)):
+        if operators:
+            rows.append((label, ", ".join(f"{count} {kind}" for kind, count in operators.items())))
+    if inspection.parameters is not None:
+        rows.append(("parameters", f"{inspection.parameters:,}"))
+    if inspection.flops is not None:
+        rows.append(("cost", f"{inspection.flops / 1e6:,.2f} MFLOP a sample"))
+    if inspection.operators is None:
+        rows.append(("graph", 'not read: pip install "robustinfer[train]" for operators and cost'))
+    return rows
+
+
+def _card_rows(card: Any) -> list[tuple[str, str]]:
+    spec = card.input
+    resize = "other sizes are refused" if spec.resize == "refuse" else f"other sizes are resized ({spec.resize})"
+    rows = [
+        ("model", f"{card.name}, version {card.version}, licence {card.license or 'not stated'}"),
+        ("input", f"{spec.channels} x {spec.height} x {spec.width}, pixels in [0,1]; {resize}"),
+        ("classes", f"{len(card.classes)}: {_shortened(card.classes)}"),
+        ("sigma", "none: not trained for smoothing" if card.sigma is None else f"{card.sigma:g}"),
+        ("threat", "none" if card.threat is None else f"{card.threat.norm}, delta {card.threat.delta:g}"),
+        ("sampler", ", ".join(card.sampler) or "none"),
+    ]
+    rows += [(f"member {member.stage}", f"{member.architecture}, beta {member.beta:g}") for member in card.members]
+    for label, facts in (("training", card.training), ("evaluation", card.evaluation), ("parity", card.parity)):
+        plain = {key: value for key, value in facts.items() if not isinstance(value, dict | list)}
+        if plain:
+            rows.append((label, ", ".join(f"{key} {value}" for key, value in plain.items())))
+    return rows
+
+
+def _shortened(names: tuple[str, ...], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
