@@ -101,11 +101,11 @@ def accept(
         clean = images.pixels * np.float32(1 / 255)
         for first in range(0, len(clean), _BATCH):
             batch = clean[first : first + _BATCH]
-            comparison.add(batch, _reference(ensemble, batch), lambda row, at=first: f"image {at + row}")
+            comparison.add(batch, _reference(ensemble, batch), "image", first)
         comparison.votes = comparison.flips = 0  # votes are compared on noise
         for image, first, noisy in _noisy(images, card.sigma or _SIGMA, samples):
             scores = _reference(ensemble, noisy)
-            comparison.add(noisy, scores, lambda row, i=image, at=first: f"image {i} under noise sample {at + row}")
+            comparison.add(noisy, scores, f"image {image} under noise sample", first)
             progress(len(noisy))
     comparison.judge(images.source)
     if card.sampler:
@@ -154,9 +154,7 @@ class _Comparison:
         self.votes = self.flips = 0
         self.where = ""
 
-    def add(
-        self, batch: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], place: Callable[[int], str]
-    ) -> None:
+    def add(self, batch: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], place: str, first: int) -> None:
         try:
             found = self.predictor.engine.scores(batch)
         except RobustinferError as error:
@@ -168,15 +166,15 @@ class _Comparison:
                 f"and the file {found.shape[1:]}: classes and outputs do not match."
             )
         if not np.isfinite(expected).all():
-            raise ExportError(f"The ensemble's scores of {place(0)} and the following are not finite.")
+            raise ExportError(f"The ensemble's scores are not finite ({place} {first} and the following).")
         gap = np.abs(found - expected)
         gap[~np.isfinite(gap)] = np.inf
         worst = float(gap.max(initial=0.0))
         if worst > self.difference or not self.where:
             row, label = np.unravel_index(int(gap.argmax()), gap.shape)
             self.where = (
-                f"{place(int(row))}, class {self.card.classes[int(label)]!r}: {expected[row, label]:.6g} by torch, "
-                f"{found[row, label]:.6g} by {self.predictor.engine.name}"
+                f"{place} {first + int(row)}, class {self.card.classes[int(label)]!r}: "
+                f"{expected[row, label]:.6g} by torch, {found[row, label]:.6g} by {self.predictor.engine.name}"
             )
             self.difference = worst
         self.largest = max(self.largest, float(np.abs(expected).max(initial=0.0)))
@@ -186,8 +184,8 @@ class _Comparison:
     def judge(self, source: str) -> None:
         if self.difference > self.tolerance * self.largest:
             raise ExportError(
-                f"The exported file differs from the ensemble by {self.difference:.2g}, more than {self.tolerance:g} of "
-                f"the largest score {self.largest:.3g} ({source} {self.where}); no file was kept."
+                f"The exported file differs from the ensemble by {self.difference:.2g}, more than {self.tolerance:g} "
+                f"of the largest score {self.largest:.3g} ({source} {self.where}); no file was kept."
             )
         if self.flips > _FLIPS * self.votes:
             raise ExportError(

@@ -124,7 +124,7 @@ def export_run(
     """
     from robust.train.run import Run
 
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = run if isinstance(run, Run) else Run.open(Path(run))
     if not opened.stages:
         raise ExportError(f"{opened.path} has no finished stage yet: train it first.")
     format_of(path, settings.get("format"))
@@ -155,11 +155,17 @@ def _fuse(ensemble: EnsembleLike, card: Card) -> Fused:
 
 
 def _builder(format: Format, fused: Fused, card: Card, *, sampler: bool, opset: int | None) -> Callable[[Card], bytes]:
-    if format == "onnx":
-        return onnx_file(fused, card, sampler=sampler, opset=opset)
-    if format == "torchscript":
-        return torchscript_file(fused, card, sampler=sampler)
-    return pt2_file(fused, card)
+    try:
+        if format == "onnx":
+            return onnx_file(fused, card, sampler=sampler, opset=opset)
+        if format == "torchscript":
+            return torchscript_file(fused, card, sampler=sampler)
+        return pt2_file(fused, card)
+    except ExportError:
+        raise
+    except Exception as error:  # the exporters raise whatever a member's own code does to them
+        sentence = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ExportError(f"torch cannot export this ensemble as {format}: {sentence}") from error
 
 
 @contextlib.contextmanager

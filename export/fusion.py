@@ -1,8 +1,9 @@
 """Fusion: normalisation, all members and their weights become one module from pixels to ensemble scores.
 
-What changes is arithmetic only, never the function: batch normalisation is folded into the convolution before it, beta_t
-into the last layer of member t, and a normalisation that all members share is done once. Whatever cannot be folded, in
-an architecture of the user's own, stays as it is. Acceptance compares the result with the ensemble it came from.
+What changes is arithmetic only, never the function: batch normalisation is folded into the convolution before it,
+beta_t into the last layer of member t, and a normalisation that all members share is done once. Whatever cannot be
+folded, in an architecture of the user's own, stays as it is.
+Acceptance compares the result with the ensemble it came from.
 """
 
 import copy
@@ -46,13 +47,16 @@ class Fused(nn.Module):
             member(pixels) if weight == 1.0 else weight * member(pixels)
             for member, weight in zip(self.members, self.weights, strict=True)
         ]
-        total = terms[0]
+        total: Tensor = terms[0]
         for term in terms[1:]:
             total = total + term
         return total
 
 
 class _Normalise(nn.Module):
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         super().__init__()
         self.register_buffer("mean", mean.detach().clone())

@@ -125,4 +125,5 @@ def _with_card(proto: onnx.ModelProto, card: Card) -> bytes:
     final.model_version = int(card.version) if card.version.isdecimal() else 0
     final.doc_string = f"{card.name}: {len(card.members)} members, {len(card.classes)} classes"
     onnx.helper.set_model_props(final, {key: str(value) for key, value in sorted(entries.items()) if value})
-    return final.SerializeToString(deterministic=True)
+    content: bytes = final.SerializeToString(deterministic=True)
+    return content

@@ -37,7 +37,7 @@ def sampler_votes(
         return votes
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.filterwarnings("ignore", message=".*torch.jit.load.*", category=DeprecationWarning)
-        module = torch.jit.load(str(path), map_location="cpu")
+        module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
         result: npt.NDArray[np.int64] = module.sample(torch.from_numpy(image), signed(seed), first, count, kind).numpy()
         return result
 
@@ -65,6 +65,6 @@ def check_sampler(
         differing = int(np.abs(found - expected).sum() + 1) // 2
         if differing > near_ties:
             raise ExportError(
-                f"The sampler casts {differing} of {_COUNT} votes otherwise than the runtime ({kind} noise, seed {seed}): "
-                f"{found.tolist()} instead of {expected.tolist()}; no file was kept."
+                f"The sampler casts {differing} of {_COUNT} votes otherwise than the runtime "
+                f"({kind} noise, seed {seed}): {found.tolist()} instead of {expected.tolist()}; no file was kept."
             )

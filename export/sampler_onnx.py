@@ -1,9 +1,9 @@
 """The ONNX sampler: `seed`, `first`, `count` and `noise` go in beside the image, `votes` comes out beside the scores.
 
-The four inputs have default values (count 0), so whoever feeds `image` alone gets `scores` alone, and the branches that
-make the noise do not run. With a count, the noisy samples of `image[0]` join the batch behind the images: the file holds
-one copy of the ensemble. Only operations are used that ONNX Runtime has had since 1.17: a logical shift needs unsigned
-integers there, and a product signed ones, hence the casts.
+The four inputs have default values (count 0), so whoever feeds `image` alone gets `scores` alone, and the branches
+that make the noise do not run. With a count, the noisy samples of `image[0]` join the batch behind the images: the file
+holds one copy of the ensemble. Only operations are used that older ONNX Runtimes have as well: a logical shift needs
+unsigned integers there, and a product signed ones, hence the casts.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The TorchScript sampler: the same noise and the same votes as `sampler_onnx`, as the method `sample` of a .pt file."""
+"""The TorchScript sampler: the noise and the votes of `sampler_onnx`, as the method `sample` of a .pt file."""
 
 import torch
 from torch import Tensor, nn

@@ -1,8 +1,8 @@
 """The noise stream in numbers: what the ONNX sampler and the TorchScript sampler have in common.
 
-Both write out `robustinfer.noise` in tensor operations: Philox4x64-10 (Salmon et al. 2011) keyed by the seed, then a word
-becomes integer noise by a table, or continuous noise by the Gaussian quantile. Neither ONNX nor TorchScript has unsigned
-64-bit arithmetic everywhere, so words are the same 64 bits seen as signed integers.
+Both write out `robustinfer.noise` in tensor operations: Philox4x64-10 (Salmon et al. 2011) keyed by the seed, then a
+word becomes integer noise by a table, or continuous noise by the Gaussian quantile. Neither ONNX Runtime nor
+TorchScript has unsigned 64-bit arithmetic everywhere, so words are the same 64 bits seen as signed integers.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from robustinfer.card import Card
 from robustinfer.errors import ExportError
-from robustinfer.noise import integer_thresholds
+from robustinfer.noise import NoiseKind, integer_thresholds
 
 __all__ = [
     "CENTRAL",
@@ -33,7 +33,7 @@ __all__ = [
     "signed",
 ]
 
-KINDS = ("integer", "continuous")
+KINDS: tuple[NoiseKind, ...] = ("integer", "continuous")
 """The noise kinds of a sampler, in the order of their numbers: 0 is integer, 1 is continuous."""
 
 LEVELS = 255  # grid steps of integer noise in the unit of pixels
@@ -53,9 +53,9 @@ NOT_SIGN = (1 << 63) - 1
 OPEN = 1e9
 """Stands in the table of cells where the top 16 bits of a word do not settle its value."""
 
-# Rational approximations of the Gaussian quantile, relative error 1e-16: Wichura's AS 241 (Applied Statistics 37, 1988),
-# numerator and denominator by rising powers. CENTRAL is in 0.180625 - q^2 for |q| = |p - 1/2| <= 0.425; the tails are in
-# r - 1.6 and r - 5 with r = sqrt(-log p), and meet at r = 5.
+# Rational approximations of the Gaussian quantile, relative error 1e-16: Wichura's AS 241 (Applied Statistics 37,
+# 1988), numerator and denominator by rising powers. CENTRAL is in 0.180625 - q^2 for |q| = |p - 1/2| <= 0.425; the
+# tails are in r - 1.6 and r - 5 with r = sqrt(-log p), and meet at r = 5.
 CENTRAL = (
     (
         3.3871328727963666080,
@@ -128,8 +128,8 @@ FAR_TAIL = (
 class IntegerTable:
     """N = smallest + #{k: T_k <= word}, settled by the top 16 bits for most words and by bisection for the rest.
 
-    `cells` holds N for each pattern of the top 16 bits, or `OPEN`. `thresholds` are the T_k with their sign bit flipped,
-    which turns unsigned order into signed order, filled up to 2^steps - 1 entries for a bisection of `steps` steps.
+    `cells` holds N for each pattern of the top 16 bits, or `OPEN`. `thresholds` are the T_k with their sign bit
+    flipped, which turns unsigned order into signed order, filled up to 2^steps - 1 entries for that many bisections.
     """
 
     cells: npt.NDArray[np.float32]

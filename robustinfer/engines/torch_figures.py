@@ -1,4 +1,4 @@
-"""Operators and cost of TorchScript and pt2 files. Imports torch: import this module only where torch is needed anyway."""
+"""Operators and cost of TorchScript and pt2 files. This module imports torch: import it only where torch is wanted."""
 
 import warnings
 from collections import Counter
@@ -35,7 +35,7 @@ def torch_figures(file: Path, card: Card | None) -> dict[str, Any]:
 
 
 def _scripted(file: Path) -> tuple[Any, "Counter[str]", int]:
-    module: Any = torch.jit.load(str(file), map_location="cpu")
+    module: Any = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
     nodes = list(module.forward.graph.nodes())
     kinds = Counter(node.kind().removeprefix("aten::") for node in nodes if node.kind().startswith("aten::"))
     constants = (
