@@ -28,7 +28,7 @@ class OwnedProcess:
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 # Answers go to stdout of `robust serve`, logs to its stderr; TorchServe only has logs.
-                stdout=sys.stderr.fileno(),
+                stdout=2,
                 start_new_session=True,
                 preexec_fn=_end_with_parent(),  # safe: the launcher has no other threads
             )

@@ -50,6 +50,7 @@ def read(data: Mapping[str, Any], *, content_type: str, spec: InputSpec, limits:
         )
     parts = {name: bytes(value) for name, value in data.items() if isinstance(value, (bytes, bytearray))}
     body = parts.pop("body", b"")
+    parts.pop("model_name", None)  # TorchServe's own, at its address /invocations
     if len(body) > limits.max_body:
         raise Refusal.malformed("limit_body", f"A body has at most {limits.max_body} bytes; found {len(body)}.")
     files = [name for name in _FILE_FIELDS if name in parts]

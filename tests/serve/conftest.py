@@ -1,0 +1,136 @@
+"""Models and servers for the tests of serving."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from robustinfer import Client, Predictor
+
+from .models import brightness_model
+
+TOKEN = "a-token-for-tests-only-0123456789"
+
+
+@dataclass
+class Server:
+    """A `robust serve` in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    metrics: str
+    pid: int
+    log: Path
+    token: str | None
+
+    def http(self) -> httpx.Client:
+        """A plain HTTP client, with the token."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+    def client(self, model: str = "tiny", **options: Any) -> Client:
+        """The product's own client."""
+        return Client(self.url, model=model, token=self.token, **options)
+
+    def group(self) -> list[int]:
+        """The processes of the server that are alive: the virtual machine and its workers."""
+        listing = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True).stdout
+        rows = [line.split() for line in listing.splitlines()]
+        return [int(pid) for pid, group, state in rows if int(group) == self.pid and not state.startswith("Z")]
+
+    def workers(self) -> list[int]:
+        """The worker processes."""
+        return [pid for pid in self.group() if "model_service_worker" in _command_of(pid)]
+
+    def stop(self) -> int:
+        """End the server as an operator does; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def serving(
+    folder: Path, *arguments: str, token: str | None = TOKEN, environment: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """Run `robust serve` until the block ends; yields when it has printed its addresses."""
+    log = folder / "serve.log"
+    own = {"ROBUST_SERVE_TOKEN": token} if token else {"ROBUST_SERVE_AUTH": "none"}
+    command = [sys.executable, "-c", "from robustinfer.cli.main import main; main()", "serve", "--json", "--port", "0"]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, **own, **(environment or {})},
+        )
+    try:
+        printed = json.loads(_first_line(process, log, seconds=120))
+        yield Server(process, printed["url"], printed["metrics"], printed["pid"], log, token)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        process.stdout.close() if process.stdout else None
+
+
+def _first_line(process: subprocess.Popen[bytes], log: Path, *, seconds: float) -> bytes:
+    assert process.stdout is not None
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([process.stdout], [], [], 0.2)
+        if ready and (line := process.stdout.readline()):
+            return line
+        if process.poll() is not None:
+            break
+    pytest.fail(f"robust serve did not start (exit code {process.poll()}):\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file: 8 x 8 grey images, three classes."""
+    return brightness_model(tmp_path_factory.mktemp("models") / "tiny.onnx")
+
+
+@pytest.fixture(scope="session")
+def colour(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another one: 4 x 4 colour images."""
+    return brightness_model(tmp_path_factory.mktemp("models") / "colour.onnx", name="colour", shape=(3, 4, 4))
+
+
+@pytest.fixture(scope="session")
+def predictor(tiny: Path) -> Predictor:
+    """The same model in this process."""
+    return Predictor.load(tiny, threads=1)
+
+
+@pytest.fixture(scope="session")
+def image() -> np.ndarray[Any, Any]:
+    """A bright picture with some structure."""
+    return np.random.default_rng(1).integers(150, 256, (8, 8), dtype=np.uint8)
+
+
+@pytest.fixture(scope="session")
+def server(tiny: Path, colour: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that only ask questions: two models, a token."""
+    with serving(tmp_path_factory.mktemp("server"), str(tiny), str(colour), "--max-n", "50000") as running:
+        yield running
