@@ -1,5 +1,6 @@
 """`robust`: the whole product from one command."""
 
+import logging
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -37,8 +38,12 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what is going on: engine, device, requests.")
+    ] = False,
 ) -> None:
-    pass
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
 
 
 for _name in _COMMANDS:
