@@ -1,45 +1,75 @@
 """robustinfer: predictions with a certificate.
 
-from robustinfer import Predictor
-predictor = Predictor.load("digits.onnx")
-certificate = predictor.certify(image)
+    from robustinfer import Predictor
+
+    predictor = Predictor.load("digits.onnx")
+    certificate = predictor.certify(image)
+
+Names are imported when they are first used, so that `robust --help` does not wait for scipy.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .card import Card, InputSpec, Member, Threat
-from .certificate import Certificate, ModelReference, Prediction
-from .errors import RobustinferError
-from .predictor import Predictor
-from .replay import Replay
-from .requests import Request
-from .version import __version__
-
 if TYPE_CHECKING:
-    from .client import AsyncClient, Client
+    from .card import Card as Card
+    from .card import InputSpec as InputSpec
+    from .card import Member as Member
+    from .card import Threat as Threat
+    from .certificate import Certificate as Certificate
+    from .certificate import ModelReference as ModelReference
+    from .certificate import Prediction as Prediction
+    from .client import AsyncClient as AsyncClient
+    from .client import Client as Client
+    from .errors import RobustinferError as RobustinferError
+    from .predictor import Predictor as Predictor
+    from .replay import Replay as Replay
+    from .requests import Request as Request
+    from .version import __version__ as __version__
 
-__all__ = [
-    "AsyncClient",
-    "Card",
+_HOMES = {
+    "AsyncClient": "client",
+    "Card": "card",
+    "Certificate": "certificate",
+    "Client": "client",
+    "InputSpec": "card",
+    "Member": "card",
+    "ModelReference": "certificate",
+    "Prediction": "certificate",
+    "Predictor": "predictor",
+    "Replay": "replay",
+    "Request": "requests",
+    "RobustinferError": "errors",
+    "Threat": "card",
+    "__version__": "version",
+}
+
+__all__ = [  # noqa: RUF022  # in the order a reader meets them
+    "Predictor",
+    "Prediction",
     "Certificate",
-    "Client",
+    "Replay",
+    "Request",
+    "Card",
     "InputSpec",
     "Member",
     "ModelReference",
-    "Prediction",
-    "Predictor",
-    "Replay",
-    "Request",
-    "RobustinferError",
     "Threat",
+    "Client",
+    "AsyncClient",
+    "RobustinferError",
     "__version__",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """The clients are imported when they are asked for: they need httpx, which few applications have."""
-    if name in ("AsyncClient", "Client"):
-        from . import client
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
 
-        return getattr(client, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
