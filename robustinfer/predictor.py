@@ -12,13 +12,13 @@ import numpy.typing as npt
 from .card import Card
 from .certificate import Certificate, ModelReference, Prediction
 from .engines import Engine, load_engine
-from .errors import CardError, ClassCountError, DigestError, RobustinferError, SettingError
+from .errors import CardError, DigestError, RobustinferError, SettingError
 from .images import as_batch, image_digest, to_unit
 from .noise import derive_seed, noise_name
 from .procedures import Outcome
 from .replay import Replay, replay
 from .requests import Question, Request
-from .scheduler import Job, Pace, run
+from .scheduler import Job, Pace, checked_scores, run
 
 __all__ = ["Predictor"]
 
@@ -89,13 +89,12 @@ class Predictor:
     def scores(self, images: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Plain ensemble scores (N, K), without noise and without any guarantee."""
         batch = as_batch(images, self.card.input)
-        pieces = [self.engine.scores(to_unit(batch[i : i + self.batch])) for i in range(0, len(batch), self.batch)]
-        scores = np.concatenate(pieces) if pieces else np.empty((0, len(self.card.classes)), dtype=np.float32)
-        if scores.ndim != 2 or scores.shape[1] != len(self.card.classes):
-            raise ClassCountError(
-                f"The card has {len(self.card.classes)} classes, but the graph gives scores of shape {scores.shape}."
-            )
-        return scores
+        classes = len(self.card.classes)
+        pieces = [
+            checked_scores(self.engine, to_unit(batch[i : i + self.batch]), classes)
+            for i in range(0, len(batch), self.batch)
+        ]
+        return np.concatenate(pieces) if pieces else np.empty((0, classes), dtype=np.float32)
 
     def predict(
         self,

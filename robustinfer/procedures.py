@@ -32,10 +32,23 @@ from .bounds import binomial_p_value, round_radius_down
 from .estimates import Estimate, Smoothing, Votes, estimate, estimate_same_sample, optimistic_radius
 from .planning import needed
 
-__all__ = ["Outcome", "Procedure", "anytime", "decide", "fixed", "looks", "planned", "vote"]
+__all__ = [
+    "ANYTIME_START",
+    "DECIDE_START",
+    "Outcome",
+    "Procedure",
+    "anytime",
+    "decide",
+    "fixed",
+    "looks",
+    "planned",
+    "vote",
+]
 
 FUTILITY = 1e-4  # probability of giving up a radius that was in reach; costs power, never soundness
 GROWTH = 1.3  # from look to look
+DECIDE_START = 100  # samples at the first look
+ANYTIME_START = 32  # the same under a deadline, where an early answer counts
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ def fixed(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float) 
 
 
 def decide(
-    smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, radius: float, start: int = 100
+    smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, radius: float, start: int = DECIDE_START
 ) -> Procedure:
     """Decide one radius: look at the growing counts, stop when the radius is certified or out of reach.
 
@@ -108,7 +121,9 @@ def decide(
     return _outcome(best, top, counts, n0, looks=seen, stopped=stopped)
 
 
-def anytime(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, start: int = 32) -> Procedure:
+def anytime(
+    smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, start: int = ANYTIME_START
+) -> Procedure:
     """The best certificate at any moment: `decide` with a radius that is never reached, until somebody says stop.
 
     Valid under any rule of stopping, a clock included, because all K looks are paid for in advance.

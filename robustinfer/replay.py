@@ -1,6 +1,7 @@
 """Replaying a certificate: the same seed and the same model must cast the same votes."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from .images import image_digest
 from .noise import add_noise
 from .procedures import Outcome
 from .requests import Question, Request
-from .scheduler import count_votes
+from .scheduler import checked_scores, count_votes
 
 if TYPE_CHECKING:
     from .predictor import Predictor
@@ -52,13 +53,18 @@ def replay(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLik
             f"The certificate was made by a model with the digest {certificate.model.digest}, this one has "
             f"{predictor.digest}: use that model, or allow another file of the same ensemble."
         )
+    if certificate.samples_used > certificate.n0 + certificate.n:
+        raise CertificateError(
+            f"The certificate claims {certificate.samples_used} samples, more than the {certificate.n0} + "
+            f"{certificate.n} it was allowed."
+        )
     question = _question(predictor, certificate, image)
     outcome = _rerun(predictor, question, certificate)
     counts, claimed = outcome.counts, np.array([*certificate.counts, certificate.invalid])
     if len(counts) != len(claimed):
         raise CertificateError(f"The certificate counts {len(claimed) - 1} classes, the model has {len(counts) - 1}.")
     flips = (int(np.abs(counts - claimed).sum()) + 1) // 2
-    reason = _difference(certificate, outcome, flips)
+    reason = _difference(predictor, certificate, outcome, flips)
     return Replay(
         ok=not reason,
         flips=flips,
@@ -132,15 +138,34 @@ def _votes(predictor: "Predictor", question: Question, first: int, count: int) -
             first=start,
             out=out,
         )
-        votes += count_votes(predictor.engine.scores(out), classes)
+        votes += count_votes(checked_scores(predictor.engine, out, classes))
     return votes
 
 
-def _difference(certificate: Certificate, outcome: Outcome, flips: int) -> str:
+def _difference(predictor: "Predictor", certificate: Certificate, outcome: Outcome, flips: int) -> str:
+    """The first thing in which the certificate claims something else than what its samples prove, or nothing."""
     if flips:
         return f"{flips} of {certificate.samples_used - certificate.n0} votes came out differently"
     if outcome.label != certificate.label:
         return f"the votes prove the label {outcome.label}, the certificate says {certificate.label}"
     if certificate.radius > outcome.radius:
         return f"the votes prove a radius of {outcome.radius}, the certificate says {certificate.radius}"
+    name = None if outcome.label is None else predictor.card.classes[outcome.label]
+    proven = {
+        "class_name": (certificate.class_name, name),
+        "stopped": (certificate.stopped, outcome.stopped),
+        "looks": (certificate.looks, outcome.looks),
+        "p_lower": (certificate.p_lower, outcome.p_lower),
+        "p_upper_runner_up": (certificate.p_upper_runner_up, outcome.p_upper),
+    }
+    for field, (claimed, found) in proven.items():
+        if not _equal(claimed, found):
+            return f"the votes prove {field} = {found!r}, the certificate says {claimed!r}"
     return ""
+
+
+def _equal(claimed: Any, found: Any) -> bool:
+    """Equal, but for digits in which versions of scipy differ."""
+    if isinstance(claimed, float) and isinstance(found, float):
+        return math.isclose(claimed, found, rel_tol=0.0, abs_tol=1e-9)
+    return bool(claimed == found)

@@ -1,19 +1,21 @@
 """A request: one image and what is asked about it, checked before any work is done."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
-from .bounds import clopper_pearson_lower, radius_top_class, smallest_n
+from .bounds import round_radius_down, smallest_n
 from .card import Card
 from .certificate import Mode
 from .errors import AlphaError, DtypeError, SampleSizeError, SettingError, SigmaError
-from .estimates import Bound, Smoothing
+from .estimates import Bound, Smoothing, estimate, estimate_same_sample
 from .images import as_image, to_unit
 from .noise import NoiseKind, fresh_seed, total_variation
-from .procedures import Procedure, anytime, decide, fixed, looks, planned, vote
+from .procedures import ANYTIME_START, DECIDE_START, Procedure, anytime, decide, fixed, looks, planned, vote
 
 __all__ = ["Question", "Request"]
 
@@ -21,6 +23,7 @@ PREDICT_N = 1_000
 CERTIFY_N = 100_000
 SELECTION = 100  # samples on which the label is chosen
 PILOT = 500  # samples that choose the label and plan the sample size
+MAX_SIGMA = 16  # pixels are in [0,1]: more is most likely a sigma in grey levels
 SAME_SAMPLE_UP_TO = 1_000  # below, a separate selection costs more than it gains (measured: notes in docs/guarantee.md)
 
 
@@ -69,7 +72,7 @@ class Request:
             self.deadline,
             _seed(self.seed),
         )
-        question.check_reach()
+        question.check_reach(len(card.classes))
         return question
 
     def _mode(self) -> Mode:
@@ -142,7 +145,7 @@ class Question:
             return anytime(smoothing, **sizes, alpha=self.alpha)
         return fixed(smoothing, **sizes, alpha=self.alpha)
 
-    def check_reach(self) -> None:
+    def check_reach(self, classes: int) -> None:
         """Refuse what no votes could ever prove: n too small for alpha, or a radius beyond unanimity."""
         if self.answer == "predict":
             least = smallest_n(self.alpha / (2 * len(looks(self.n, min(self.n, 100), 2.0))))
@@ -151,20 +154,27 @@ class Question:
                     f"{self.n} samples cannot decide anything at alpha = {self.alpha}: use n >= {least}."
                 )
             return
-        level = self.alpha / 2 if self.n0 == 0 else self.alpha
-        if self.mode in {"radius", "deadline"}:
-            level /= len(looks(self.n, 100 if self.mode == "radius" else 32))
-        if self.n < smallest_n(level):
+        largest = self._largest_radius(self.n, classes)
+        if largest == 0:
+            least = next(n for n in itertools.count(self.n + 1) if self._largest_radius(n, classes) > 0)
             raise SampleSizeError(
                 f"{self.n} samples cannot certify anything at alpha = {self.alpha}, even if all agree: "
-                f"use n >= {smallest_n(level)}, or a larger alpha."
+                f"use n >= {least}, or a larger alpha."
             )
-        largest = radius_top_class(clopper_pearson_lower(self.n, self.n, level), self.smoothing.sigma)
         if self.mode == "radius" and self.requested is not None and self.requested > largest:
             raise SampleSizeError(
                 f"A radius of {self.requested} is out of reach of n = {self.n} samples, alpha = {self.alpha}, sigma = "
-                f"{self.smoothing.sigma}: even if all agree they prove {largest:.4f}. Use a larger n, or ask for less."
+                f"{self.smoothing.sigma}: even if all agree they prove {largest}. Use a larger n, or ask for less."
             )
+
+    def _largest_radius(self, n: int, classes: int) -> float:
+        """What n samples prove if all agree."""
+        votes = np.zeros(classes + 1, dtype=np.int64)
+        votes[0] = n
+        starts = {"radius": DECIDE_START, "deadline": ANYTIME_START}
+        share = self.alpha / len(looks(n, starts[self.mode])) if self.mode in starts else self.alpha
+        prove = estimate if self.n0 else estimate_same_sample
+        return round_radius_down(prove(self.smoothing, votes, 0, share).radius)
 
 
 def _alpha(alpha: Any) -> float:
@@ -190,6 +200,13 @@ def _seed(seed: Any) -> int:
 
 
 def _sigma(sigma: float | None, card: Card) -> float:
+    found = _own_sigma(sigma, card)
+    if found > MAX_SIGMA:
+        raise SigmaError(f"Expected a sigma of at most {MAX_SIGMA} in units of pixels in [0,1], found {found}.")
+    return found
+
+
+def _own_sigma(sigma: float | None, card: Card) -> float:
     if sigma is None:
         if card.sigma is None:
             raise SigmaError(

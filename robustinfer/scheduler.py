@@ -16,7 +16,7 @@ from .noise import add_noise
 from .procedures import Outcome
 from .requests import Question
 
-__all__ = ["Job", "Pace", "count_votes", "run"]
+__all__ = ["Job", "Pace", "checked_scores", "count_votes", "run"]
 
 _FIRST_RUN = 32  # samples of the first run under a deadline, when the engine's speed is not known yet
 _MARGIN = 0.8  # share of the time left that a run under a deadline may take
@@ -172,19 +172,29 @@ def _run_pieces(
             out=out,
         )
         end += count
-    scores = engine.scores(buffer[:end])
+    scores = checked_scores(engine, buffer[:end], classes)
     pace.learn(end, time.perf_counter() - began)
     start = 0
     for job, _, count in pieces:
-        job.receive(count_votes(scores[start : start + count], classes))
+        job.receive(count_votes(scores[start : start + count]))
         start += count
     return end
 
 
-def count_votes(scores: npt.NDArray[Any], classes: int) -> Votes:
+def checked_scores(engine: Engine, images: npt.NDArray[np.float32], classes: int) -> npt.NDArray[np.float32]:
+    """Scores (N, K) of N images, and nothing else: every sample must get its one vote."""
+    scores = engine.scores(images)
+    if scores.shape != (len(images), classes):
+        raise ClassCountError(
+            f"The card has {classes} classes, so {len(images)} images have scores of shape {(len(images), classes)}; "
+            f"the graph gives {scores.shape}."
+        )
+    return scores
+
+
+def count_votes(scores: npt.NDArray[np.float32]) -> Votes:
     """Votes per class, and in one more entry the samples with a score that is not finite. The lower label wins ties."""
-    if scores.ndim != 2 or scores.shape[1] != classes:
-        raise ClassCountError(f"The card has {classes} classes, but the graph gives scores of shape {scores.shape}.")
+    classes = scores.shape[1]
     labels = scores.argmax(axis=1)
     labels[~np.isfinite(scores).all(axis=1)] = classes
     return np.bincount(labels, minlength=classes + 1).astype(np.int64)

@@ -37,7 +37,9 @@ class TorchEngine:
         """Scores (N, K) of images (N, C, H, W)."""
         try:
             with self._torch.inference_mode():
-                result = self._module(self._torch.from_numpy(images).to(self.device))
+                # torch has no read-only tensors and warns of arrays that are: they are copied.
+                pixels = self._torch.from_numpy(images if images.flags.writeable else images.copy())
+                result = self._module(pixels.to(self.device))
             array: npt.NDArray[np.float32] = result.float().cpu().numpy()
         except RuntimeError as error:
             raise EngineError(f"torch failed: {str(error).splitlines()[-1]}") from error

@@ -109,7 +109,7 @@ RANDOM = {
 
 @pytest.fixture
 def quick(monkeypatch):
-    """The bounds are pure functions of few different counts: remember them, so that 20,000 certificates take seconds."""
+    """The bounds are pure functions of few different counts: remembered, 20,000 certificates take seconds."""
     for name in ("estimate", "estimate_same_sample", "optimistic_radius", "needed"):
         monkeypatch.setattr(procedures, name, _remembering(getattr(procedures, name)))
 
