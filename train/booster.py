@@ -107,7 +107,7 @@ class Booster(ABC):
         betas = self.betas(trainer)
         attack, seed = PgdAttack.of(self.recipe), (self.recipe.seed, number)
         whole = self._accuracy(self._ensemble(member, betas), attack, (*seed, 1))
-        alone = self._accuracy(member, attack, (*seed, 2))
+        alone = self._accuracy(member, attack, (*seed, 1))
         images = self.data.head(_DIAGNOSED_IMAGES)
         gamma = edge(member, trainer.past, images, attack, processes=self.processes, seed=(*seed, 3))
         warnings = stage_warnings(number, gamma=gamma, ensemble=whole, member=alone)

@@ -10,17 +10,15 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from robustinfer.card import InputSpec
+from robustinfer.data import class_folders, digits, npz_arrays
 from robustinfer.errors import DataError
 
-from .folder import Folder
-from .pixels import Pixels, TensorPixels
+from .pixels import Pixels, TensorPixels, folder_pixels
 from .vision import datasets
 
 __all__ = ["ImageData", "load_data"]
@@ -95,7 +93,8 @@ def load_data(
     if kind == "folder" and path:
         return _folder(name, Path(path), split, size)
     if name == "imagenet":
-        return _folder(name, Path(root) / name, split, size or 224)
+        inside = Path(root) / name
+        return _folder(name, inside if inside.is_dir() else Path(root), split, size or 224)
     if kind == "npz" and path:
         return _npz(name, Path(path), split)
     loaders: dict[str, Callable[[], ImageData]] = {
@@ -109,9 +108,8 @@ def load_data(
 
 
 def _folder(name: str, path: Path, split: str, size: int) -> ImageData:
-    folder = Folder.open(path, split)
-    labels = torch.tensor(folder.labels)
-    return ImageData(name, folder.pixels(size), labels, folder.classes, resize=size > 0)
+    files, labels, classes = class_folders(path, split)
+    return ImageData(name, folder_pixels(path, files, size), torch.tensor(labels), tuple(classes), resize=size > 0)
 
 
 def _torchvision(name: str, kind: str, root: Path, split: str, download: bool) -> ImageData:
@@ -129,48 +127,11 @@ def _torchvision(name: str, kind: str, root: Path, split: str, download: bool) -
 
 
 def _digits(split: str) -> ImageData:
-    """The 1,797 digits of 8x8 pixels that come with scikit-learn; every fifth one is the test split."""
-    from sklearn.datasets import load_digits
-
-    images, targets = load_digits(return_X_y=True)
-    chosen = (np.arange(len(targets)) % 5 == 4) == (split == "test")
-    pixels = np.round(images[chosen].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    labels = torch.from_numpy(targets[chosen].astype(np.int64))
-    return ImageData("digits", TensorPixels(torch.from_numpy(pixels)), labels, tuple(str(digit) for digit in range(10)))
+    images, labels = digits(split)
+    classes = tuple(str(digit) for digit in range(10))
+    return ImageData("digits", TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels), classes)
 
 
 def _npz(name: str, path: Path, split: str) -> ImageData:
-    """Arrays `x_train`, `y_train`, `x_test`, `y_test` of uint8 images, (N, H, W), (N, H, W, C) or (N, C, H, W).
-
-    `classes`, an array of names, is optional.
-    """
-    if not path.is_file():
-        raise DataError(f"There is no file {path}.")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found: dict[str, Any] = {key: arrays[key] for key in arrays.files}
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is no readable .npz file without pickled objects: {error}.") from error
-    keys = (f"x_{split}", f"y_{split}")
-    if not set(keys) <= set(found):
-        raise DataError(f"{path} holds {', '.join(keys)}; found {', '.join(found) or 'nothing'}.")
-    images, labels = _as_nchw(found[keys[0]], path), found[keys[1]]
-    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != images.shape[:1] or labels.min() < 0:
-        raise DataError(f"{keys[1]} of {path} holds one whole number from 0 an image; found {labels.dtype}.")
-    count = int(max(labels.max(), found.get("y_train", labels).max())) + 1
-    classes = tuple(str(label) for label in found.get("classes", range(count)))
-    if len(classes) < max(2, count):
-        raise DataError(f"{path} has labels up to {count - 1} but names {len(classes)} classes.")
-    return ImageData(name, TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels.astype(np.int64)), classes)
-
-
-def _as_nchw(images: Any, path: Path) -> Any:
-    if images.dtype != np.uint8:
-        raise DataError(f"The images of {path} are uint8 from 0 to 255; found {images.dtype}.")
-    if images.ndim == 3:
-        images = images[:, None]
-    elif images.ndim == 4 and images.shape[-1] in (1, 3) and images.shape[1] not in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-        raise DataError(f"The images of {path} are N x H x W, N x H x W x C or N x C x H x W; found {images.shape}.")
-    return np.ascontiguousarray(images)
+    images, labels, classes = npz_arrays(path, split)
+    return ImageData(name, TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels), classes)

@@ -3,6 +3,7 @@
 Every warning has a code, which is also its anchor in `docs/training.md`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,9 @@ def stage_warnings(number: int, *, gamma: float, ensemble: Accuracy, member: Acc
     if sum(count > 0 for count in member.predicted) == 1 and member.images > len(member.predicted):
         message = f"The member of stage {number} predicts one class only, for all {member.images} held-out images."
         found.append(warning("one-class-only", message))
-    if ensemble.robust < member.robust:
+    # One standard error of the count: fewer images apart are the luck of the attack.
+    error = math.sqrt(max(1.0, member.images * member.robust_accuracy * (1 - member.robust_accuracy)))
+    if number > 1 and member.robust - ensemble.robust > error:
         message = (
             f"After stage {number} the ensemble is worse than its last member alone: robust accuracy "
             f"{ensemble.robust_accuracy:.1%} against {member.robust_accuracy:.1%} on {member.images} held-out images."

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from robustinfer.errors import DataError
 
-__all__ = ["FilePixels", "Pixels", "TensorPixels", "read_pixels"]
+__all__ = ["MEMORY", "FilePixels", "Pixels", "TensorPixels", "folder_pixels", "read_pixels"]
+
+MEMORY = 4 * 2**30
+"""Bytes of images up to which a folder is held in memory as one tensor."""
+
+_GREY = {"1", "L", "LA", "I", "I;16", "F"}
+_UNREADABLE = (UnidentifiedImageError, OSError, Image.DecompressionBombError)
 
 
 class Pixels(Protocol):
@@ -88,7 +94,7 @@ def read_pixels(file: Path, channels: int, shape: tuple[int, int]) -> np.ndarray
     try:
         with Image.open(file) as opened:
             image = opened.convert("L" if channels == 1 else "RGB")
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except _UNREADABLE as error:
         raise DataError(f"{file} is no readable image ({error}); repair or remove it.") from error
     height, width = shape
     if image.size != (width, height):
@@ -99,3 +105,36 @@ def read_pixels(file: Path, channels: int, shape: tuple[int, int]) -> np.ndarray
         image = image.crop((left, top, left + width, top + height))
     array = np.array(image, dtype=np.uint8)
     return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def folder_pixels(root: Path, files: Sequence[Path], size: int, *, memory: int = MEMORY) -> Pixels:
+    """Image files, of `size` x `size` pixels, or of the size that all of them have if `size` is 0.
+
+    Up to `memory` bytes are held as one tensor.
+    """
+    channels, shape = _inspect(root, files, size)
+    on_disk = FilePixels(files, root=root, channels=channels, shape=shape)
+    if len(files) * channels * shape[0] * shape[1] > memory:
+        return on_disk
+    return TensorPixels(on_disk.take(torch.arange(len(files))))
+
+
+def _inspect(root: Path, files: Sequence[Path], size: int) -> tuple[int, tuple[int, int]]:
+    """Channels, height and width, from the headers of the files."""
+    channels, first = 1, (0, 0)
+    for number, file in enumerate(files):
+        try:
+            with Image.open(file) as image:
+                found = (image.height, image.width)
+                channels = channels if image.mode in _GREY else 3
+        except _UNREADABLE as error:
+            raise DataError(f"{file} is no readable image ({error}); repair or remove it.") from error
+        if size and channels == 3:
+            break  # nothing more to learn
+        first = first if number else found
+        if not size and found != first:
+            raise DataError(
+                f"The images of {root} are of mixed sizes: {files[0].name} is {first[0]}x{first[1]}, "
+                f"{file.name} is {found[0]}x{found[1]}; set `size` to bring them to one."
+            )
+    return channels, ((size, size) if size else first)
