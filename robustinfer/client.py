@@ -38,23 +38,23 @@ _DIED = "Worker died."  # TorchServe's words, with status 500 or 507, for reques
 
 
 class PredictSettings(TypedDict, total=False):
-    """The settings of `Predictor.predict`."""
+    """The settings of `Predictor.predict`; None leaves the choice to the server."""
 
-    n: int
-    alpha: float
-    sigma: float
-    noise: str
-    seed: int
+    n: int | None
+    alpha: float | None
+    sigma: float | None
+    noise: str | None
+    seed: int | None
 
 
 class CertifySettings(PredictSettings, total=False):
     """The settings of `Predictor.certify`."""
 
-    n0: int
-    radius: float
-    tolerance: float
-    deadline: float
-    bound: str
+    n0: int | None
+    radius: float | None
+    tolerance: float | None
+    deadline: float | None
+    bound: str | None
 
 
 class _Conversation:

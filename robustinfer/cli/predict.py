@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ..certificate import Prediction
+from ..errors import SettingError
 from .console import existing, note, print_json, print_text
 from .options import Alpha, Batch, Device, Json, Model, Noise, Seed, Sigma, Threads
 
@@ -14,8 +16,8 @@ __all__ = ["command"]
 def command(
     model: Model,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="PNG, JPEG or npy files.", show_default=False)
-    ],
+        list[Path] | None, typer.Argument(metavar="IMAGE...", help="PNG, JPEG or npy files.", show_default=False)
+    ] = None,
     n: Annotated[int, typer.Option(help="Samples an image, at most; fewer when the label is clear.")] = 1000,
     alpha: Alpha = 0.001,
     plain: Annotated[
@@ -27,6 +29,15 @@ def command(
     device: Device = "auto",
     threads: Threads = None,
     batch: Batch = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Ask a server (`robust serve`) instead: then there is no MODEL, only images.", show_default=False
+        ),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="ROBUST_SERVE_TOKEN", help="Token of the server.", show_default=False)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Label images, robustly.
@@ -35,7 +46,18 @@ def command(
     settle it, the answer is an abstention.
 
     [bold]robust predict digits.onnx five.png[/bold]
+    [bold]robust predict --url http://127.0.0.1:8080 five.png[/bold]
     """
+    if url is not None:
+        from ..client import Client
+
+        with Client(url, token=token) as client:
+            for file in existing([model, *(images or [])]):
+                answer = client.predict(file, n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed)
+                _print(file, answer, json=json)
+        return
+    if not images:
+        raise SettingError("There is no image to label: give at least one file after the model.")
     from ..images import read_image
     from ..predictor import Predictor
 
@@ -49,13 +71,17 @@ def command(
         if plain:
             label = int(predictor.scores(image)[0].argmax())
             name = predictor.card.classes[label]
-            answer = {"image": str(file), "label": label, "class_name": name, "guarantee": None}
-            print_json(answer) if json else print_text(f"{file}: {name} (no guarantee)")
+            found = {"image": str(file), "label": label, "class_name": name, "guarantee": None}
+            print_json(found) if json else print_text(f"{file}: {name} (no guarantee)")
             continue
         prediction = predictor.predict(image, n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed)
-        if json:
-            print_json({"image": str(file)} | prediction.to_json())
-        elif prediction.abstained:
-            print_text(f"{file}: abstains after {prediction.samples_used} samples")
-        else:
-            print_text(f"{file}: {prediction.class_name} ({prediction.samples_used} samples, alpha {alpha:g})")
+        _print(file, prediction, json=json)
+
+
+def _print(file: Path, prediction: Prediction, *, json: bool) -> None:
+    if json:
+        print_json({"image": str(file)} | prediction.to_json())
+    elif prediction.abstained:
+        print_text(f"{file}: abstains after {prediction.samples_used} samples")
+    else:
+        print_text(f"{file}: {prediction.class_name} ({prediction.samples_used} samples, alpha {prediction.alpha:g})")
