@@ -1,0 +1,89 @@
+"""Random small ensembles whose batch normalisation has something to fold, and run folders made of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from robust.train.ensemble import Ensemble
+from robust.train.members import build_member
+from robust.train.recipe import Recipe
+from robust.train.run import Run
+
+from robustinfer.card import Card, InputSpec, Member
+
+MakeEnsemble = Callable[..., tuple[Ensemble, Card]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The networks here are tiny, and the tests run side by side: more threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_ensemble(
+    architecture: str = "cnn",
+    *,
+    shape: Sequence[int] = (1, 8, 8),
+    betas: Sequence[float] = (1.0, -0.4),
+    classes: int = 4,
+    width: float = 0.25,
+    sigma: float | None = 0.25,
+    seed: int = 0,
+) -> tuple[Ensemble, Card]:
+    """An ensemble in evaluation mode with random weights and statistics, and its card."""
+    spec = InputSpec(*shape)
+    generator = torch.Generator().manual_seed(seed)
+    members = []
+    for number in range(len(betas)):
+        mean, std = torch.full((spec.channels,), 0.4), torch.full((spec.channels,), 0.3)
+        member = build_member(
+            architecture, input=spec, classes=classes, mean=mean, std=std, width=width, seed=seed + number
+        )
+        for module in member.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                assert module.running_mean is not None
+                assert module.running_var is not None
+                module.running_mean.copy_(torch.randn(module.num_features, generator=generator) * 0.2)
+                module.running_var.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
+                module.weight.data.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
+                module.bias.data.copy_(torch.randn(module.num_features, generator=generator) * 0.2)
+        members.append(member)
+    card = Card(
+        classes=tuple(f"class {label}" for label in range(classes)),
+        input=spec,
+        name="tiny",
+        sigma=sigma,
+        members=tuple(Member(architecture, float(beta), stage) for stage, beta in enumerate(betas, start=1)),
+    )
+    return Ensemble(members, betas).freeze(), card
+
+
+def make_run(path: Path, **changes: Any) -> Run:
+    """A run folder as a training leaves it, with two stages of untrained members for the digits data set."""
+    recipe = Recipe(
+        name="tiny-digits", data="digits", architecture="cnn", width=0.25, stages=2, smoothing="gaussian", sigma=0.25
+    ).replace(**changes)
+    ensemble, card = make_ensemble(classes=10)
+    run = Run.create(
+        path,
+        recipe,
+        classes=tuple(str(digit) for digit in range(10)),
+        input=card.input,
+        provenance={"seed": recipe.seed, "data_digest": "sha256:0", "versions": {"torch": torch.__version__}},
+    )
+    betas: list[float] = []
+    for number, (member, beta) in enumerate(zip(ensemble.members, (1.0, 0.5), strict=True), start=1):
+        betas.append(beta)
+        run.add_stage(number, member, betas=list(betas), seconds=0.1, metrics={}, warnings=[])  # type: ignore[arg-type]
+    return Run.open(path)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A finished run folder."""
+    return make_run(tmp_path / "run")

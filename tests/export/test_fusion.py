@@ -1,0 +1,136 @@
+"""The fused module is the ensemble, with fewer operations."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robust.export.fusion import fuse
+from robust.train.ensemble import Ensemble
+from robust.train.members import architectures
+from torch import Tensor, nn
+
+from robustinfer.card import InputSpec
+from robustinfer.errors import ExportError
+
+from .conftest import make_ensemble
+
+SPEC = InputSpec(2, 5, 7)
+
+
+def largest_difference(ensemble: Ensemble, spec: InputSpec) -> float:
+    images = torch.rand(3, *spec.shape, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected, found = ensemble(images), fuse(ensemble, spec)(images)
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("architecture", architectures())
+def test_every_architecture_folds_completely(architecture: str) -> None:
+    width = 0.05 if architecture.startswith("imagenet") else 0.25
+    ensemble, card = make_ensemble(architecture, shape=(3, 33, 35), width=width)
+    fused = fuse(ensemble, card.input)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
+    assert fused.weights == (1.0, 1.0)
+    assert largest_difference(ensemble, card.input) < 1e-5
+
+
+@given(
+    st.sampled_from(["cnn", "resnet12"]),
+    st.integers(1, 4),
+    st.integers(8, 21),
+    st.integers(8, 21),
+    st.lists(st.floats(-3, 3).filter(lambda beta: abs(beta) > 1e-3), min_size=1, max_size=5),
+    st.integers(2, 11),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=10, deadline=None)
+def test_fusion_keeps_the_function(
+    architecture: str, channels: int, height: int, width: int, betas: list[float], classes: int, seed: int
+) -> None:
+    ensemble, card = make_ensemble(
+        architecture, shape=(channels, height, width), betas=betas, classes=classes, width=0.2, seed=seed
+    )
+    assert largest_difference(ensemble, card.input) < 1e-4
+
+
+def test_the_ensemble_is_left_alone() -> None:
+    ensemble, card = make_ensemble("resnet12", shape=(1, 9, 9))
+    before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
+    fuse(ensemble, card.input)
+    assert all(torch.equal(before[name], tensor) for name, tensor in ensemble.state_dict().items())
+
+
+class _Softmax(nn.Module):
+    """Goes on after its head: scaling the head is not scaling the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(SPEC.size, 3)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return torch.softmax(self.head(image.flatten(1)), dim=1)
+
+
+class _Headless(nn.Module):
+    """A convolution used twice, so that its batch normalisation must stay, and no head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 2, 3, padding=1)
+        self.normalisation = nn.BatchNorm2d(2)
+        self.normalisation.running_mean = torch.tensor([0.3, -0.2])
+
+    def forward(self, image: Tensor) -> Tensor:
+        features = self.normalisation(self.convolution(image))
+        return self.convolution(features).mean((2, 3))
+
+
+class _Branching(nn.Module):
+    """Control flow that tracing cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 3, 3)
+        self.normalisation = nn.BatchNorm2d(3)
+
+    def forward(self, image: Tensor) -> Tensor:
+        features = self.normalisation(self.convolution(image))
+        return features.mean((2, 3)) if float(features.sum()) > -1e9 else features.amax((2, 3))
+
+
+@pytest.mark.parametrize("member", [_Softmax, _Headless, _Branching])
+def test_what_cannot_be_folded_stays(member: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    ensemble = Ensemble([member(), member()], [0.7, -1.3]).freeze()
+    assert fuse(ensemble, SPEC).weights[0] == pytest.approx(0.7)
+    assert largest_difference(ensemble, SPEC) < 1e-5
+
+
+def test_members_of_different_normalisation() -> None:
+    ensemble, card = make_ensemble()
+    ensemble.members[1].mean.add_(0.1)  # type: ignore[operator, union-attr]
+    assert largest_difference(ensemble, card.input) < 1e-5
+
+
+def test_training_mode_is_refused() -> None:
+    ensemble, card = make_ensemble("resnet12", shape=(1, 9, 9))
+    ensemble.members[1].train()
+    with pytest.raises(ExportError, match="member 2 is in training mode"):
+        fuse(ensemble, card.input)
+
+
+def test_no_members_and_missing_weights_are_refused() -> None:
+    ensemble, card = make_ensemble()
+    ensemble.betas = torch.ones(3)
+    with pytest.raises(ExportError, match="one weight a member"):
+        fuse(ensemble, card.input)
+    ensemble.members = nn.ModuleList()
+    with pytest.raises(ExportError, match="at least one member"):
+        fuse(ensemble, card.input)
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    ensemble, card = make_ensemble()
+    next(ensemble.members[0].parameters()).data.view(-1)[0] = float("nan")
+    with pytest.raises(ExportError, match="Member 1 has weights that are not finite"):
+        fuse(ensemble, card.input)
