@@ -1,0 +1,103 @@
+"""`robust evaluate`: clean, attacked and certified accuracy on test images."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import SettingError
+from ..extras import require
+from .console import note, print_json, print_text, progress
+
+__all__ = ["command"]
+
+
+def command(
+    target: Annotated[Path, typer.Argument(help="A run folder, or a model file (.onnx, .pt, .pt2).")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Test images: digits, mnist:DIR, cifar10:DIR, imagenet:DIR, folder:PATH, npz:PATH, or the folder of "
+            "the data set the model was trained on.",
+            show_default="what it was trained on",
+        ),
+    ] = None,
+    attack: Annotated[str, typer.Option(help="pgd, apgd-ce, apgd-t, autoattack, or none.")] = "pgd",
+    delta: Annotated[
+        float | None, typer.Option(help="Radius of the attack, in pixel units.", show_default="the model's threat")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of pgd, each of 1.3 delta/steps.", min=1)] = 20,
+    restarts: Annotated[int, typer.Option(help="Random starts of pgd; the best one counts.", min=1)] = 10,
+    images: Annotated[
+        int | None, typer.Option(help="So many test images, always the same ones.", min=1, show_default="all")
+    ] = None,
+    prefixes: Annotated[
+        bool, typer.Option("--prefixes/--final", help="Measure every prefix of the stages, or all stages only.")
+    ] = True,
+    certify: Annotated[
+        bool, typer.Option("--certify/--no-certify", help="Certified accuracy of a smoothed model, too.")
+    ] = True,
+    n: Annotated[int, typer.Option(help="Samples an image for certified accuracy.", min=10)] = 1000,
+    alpha: Annotated[float, typer.Option(help="Probability with which a certificate may be wrong.")] = 0.001,
+    seed: Annotated[int, typer.Option(help="Seed of the random starts and of the noise.", min=0)] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Measure accuracy on test images: clean, under attack, and certified for a smoothed model.
+
+    A run is measured after each of its stages, and its last member alone; the result is kept in its evaluation.json.
+    """
+    require("robust.train", extra="train", why="robust evaluate")
+    import torch
+    from robust.train.evaluation import EvaluationSettings, evaluate_model, evaluate_run, load_test_images
+    from robust.train.processes import choose_device
+    from robust.train.run import Run
+
+    if threads:
+        torch.set_num_threads(threads)
+    settings = EvaluationSettings(
+        attack=attack,
+        delta=delta,
+        steps=steps,
+        restarts=restarts,
+        certify=certify,
+        n=n,
+        alpha=alpha,
+        seed=seed,
+        prefixes=prefixes,
+    )
+    chosen = choose_device(device)
+    if not target.exists():
+        raise SettingError(f"There is no run folder or model file {target}.")
+    if target.is_dir():
+        run = Run.open(target)
+        found = load_test_images(data, run.recipe.data, images=images, size=run.recipe.size)
+        parts = len(run.stages) + (len(run.stages) > 1) if prefixes else 1 + (len(run.stages) > 1)
+        with progress("attack", total=parts * len(found)) as advance:
+            result = evaluate_run(run, found, settings, device=chosen, progress=lambda _, done: advance(done))
+    else:
+        found = load_test_images(data, _trained_on(target), images=images)
+        with progress("evaluate", total=len(found)) as advance:
+            result = evaluate_model(target, found, settings, device=chosen, progress=lambda _, done: advance(done))
+    print_json(result.to_json()) if json else _print_table(result)
+
+
+def _trained_on(model: Path) -> str:
+    from ..predictor import Predictor
+
+    recipe = dict(Predictor.load(model).card.training.get("recipe") or {})
+    return str(recipe.get("data", "digits"))
+
+
+def _print_table(result: Any) -> None:
+    note(f"{result.images} test images of {result.data}, 95 % Clopper-Pearson intervals")
+    header = f"{result.attack}, {result.norm} {result.delta:g}" if result.attack != "none" else "not attacked"
+    print_text(f"{'':<20}  {'clean':<22}  {header:<22}  seconds")
+    for row in result.rows:
+        robust = "" if row.robust is None else str(row.robust)
+        print_text(f"{row.what:<20}  {row.clean!s:<22}  {robust:<22}  {row.seconds:>7.1f}")
+    for row in result.rows:
+        if row.certified is not None:
+            at = "  ".join(f"{point['radius']:g}: {100 * point['rate']:.1f} %" for point in row.certified["accuracy"])
+            print_text(f"{row.what:<20}  certified at l2 radius  {at}  (average {row.certified['average_radius']:.3f})")

@@ -1,0 +1,36 @@
+"""A rate with its confidence interval."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.stats import binomtest
+
+__all__ = ["Rate"]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`count` of `images`, with a 95 % Clopper-Pearson interval for the rate on all images of this kind."""
+
+    count: int
+    images: int
+
+    @property
+    def value(self) -> float:
+        """The rate itself."""
+        return self.count / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval: it misses the true rate with probability at most 5 %."""
+        found = binomtest(self.count, self.images).proportion_ci(confidence_level=0.95, method="exact")
+        return float(found.low), float(found.high)
+
+    def to_json(self) -> dict[str, Any]:
+        """Rate, count and interval."""
+        low, high = self.interval
+        return {"rate": self.value, "count": self.count, "images": self.images, "low": low, "high": high}
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
