@@ -20,6 +20,9 @@ GUARANTEE = (
 )
 
 
+_WHOLE = {"n", "n0", "samples_used", "looks", "invalid", "seed"}
+_REAL = {"radius", "sigma", "alpha", "p_lower", "seconds"}
+
 _Answer = TypeVar("_Answer", "Prediction", "Certificate")
 
 
@@ -146,8 +149,21 @@ def _read(cls: type[_Answer], document: Any) -> _Answer:
         raise CertificateError(f"This is no {cls.__name__.lower()}: {', '.join(missing)} missing.")
     values = {name: document[name] for name in names}
     try:
-        values["counts"] = tuple(int(count) for count in values["counts"])
+        values["counts"] = tuple(values["counts"])
+        _check_numbers(values)
         values["model"] = ModelReference(**values["model"])
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise CertificateError(f"This {cls.__name__.lower()} is malformed: {error}.") from error
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    """Raise TypeError where a number is none."""
+    whole = {name: values[name] for name in _WHOLE & values.keys()}
+    whole |= {f"counts[{index}]": count for index, count in enumerate(values["counts"])}
+    for name, value in whole.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise TypeError(f"{name} is a whole number, found {value!r}")
+    for name in _REAL & values.keys():
+        if isinstance(values[name], bool) or not isinstance(values[name], int | float):
+            raise TypeError(f"{name} is a number, found {values[name]!r}")

@@ -26,9 +26,7 @@ class TorchEngine:
         try:
             self._module = _load(self._torch, path, self.device)
         except Exception as error:  # torch raises whatever its readers raise
-            raise ModelFileError(
-                f"{path} is damaged, or no {path.suffix} model: {str(error).splitlines()[0]}."
-            ) from error
+            raise ModelFileError(f"{path} is damaged, or no {path.suffix} model: {_last_line(error)}.") from error
         self.batch = 256
         self.name = f"torch {self._torch.__version__} ({'TorchScript' if path.suffix == '.pt' else 'pt2'})"
         log.info("%s runs on %s with %s", path, self.device, self.name)
@@ -41,8 +39,8 @@ class TorchEngine:
                 pixels = self._torch.from_numpy(images if images.flags.writeable else images.copy())
                 result = self._module(pixels.to(self.device))
             array: npt.NDArray[np.float32] = result.float().cpu().numpy()
-        except RuntimeError as error:
-            raise EngineError(f"torch failed: {str(error).splitlines()[-1]}") from error
+        except Exception as error:  # a pt2 program's guards raise what Python's assert does
+            raise EngineError(f"torch failed: {_last_line(error)}.") from error
         return array
 
 
@@ -76,3 +74,9 @@ def _load(torch: Any, path: Path, device: str) -> Any:
         # TorchScript is deprecated in favour of torch.export, but files of it are in use and still run.
         warnings.filterwarnings("ignore", message=".*torch.jit.load.*", category=DeprecationWarning)
         return torch.jit.load(str(path), map_location=device).eval()
+
+
+def _last_line(error: Exception) -> str:
+    """What torch has to say, without its stack of C++ and TorchScript frames."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip().rstrip(".") if lines else type(error).__name__

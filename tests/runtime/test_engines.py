@@ -1,0 +1,134 @@
+"""Engines: ONNX Runtime without torch, TorchScript and pt2 with it; all of them give the same certificate."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from robustinfer import Card, InputSpec, Predictor
+from robustinfer.errors import EngineError, MissingExtraError
+
+SHAPE = (3, 4, 4)
+WEIGHTS = np.random.default_rng(0).normal(size=(3, 48)).astype(np.float32)
+IMAGE = np.random.default_rng(1).integers(0, 256, size=SHAPE, dtype=np.uint8)
+CARD = Card(classes=("a", "b", "c"), input=InputSpec(*SHAPE), sigma=0.25)
+
+
+def torch_model():
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3, bias=False)).eval()
+    with torch.no_grad():
+        module[1].weight.copy_(torch.from_numpy(WEIGHTS))
+    return torch, module
+
+
+@pytest.fixture
+def torchscript(tmp_path):
+    torch, module = torch_model()
+    path = tmp_path / "linear.pt"
+    with warnings.catch_warnings():
+        # TorchScript is deprecated in torch, but people have files of it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(module, torch.zeros(2, *SHAPE))
+        torch.jit.save(traced, str(path), _extra_files={"robustinfer.card.json": CARD.dumps()})
+    return path
+
+
+@pytest.fixture
+def pt2(tmp_path):
+    torch, module = torch_model()
+    path = tmp_path / "linear.pt2"
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    program = torch.export.export(module, (torch.zeros(2, *SHAPE),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, path, extra_files={"robustinfer.card.json": CARD.dumps()})
+    return path
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "pt2"])
+def test_torch_files_give_the_certificate_of_the_onnx_file(kind, request, linear_model):
+    onnx = Predictor.load(linear_model(WEIGHTS, shape=SHAPE))
+    other = Predictor.load(request.getfixturevalue(kind))
+    assert other.card == CARD
+    assert other.device == "cpu"
+    assert "torch" in other.engine.name
+    assert other.digest.startswith("sha256:")
+    read_only = IMAGE / np.float32(255)
+    read_only.setflags(write=False)
+    assert np.allclose(other.scores(read_only), onnx.scores(read_only), atol=1e-4)
+    ours, theirs = (p.certify(IMAGE, n=2000, seed=3) for p in (onnx, other))
+    replay = other.verify(ours, IMAGE, other_model=True)
+    assert replay.flips <= 2
+    assert abs(ours.radius - theirs.radius) < 0.01
+
+
+def test_torch_files_refuse_an_absent_device(torchscript):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    from robustinfer.errors import DeviceError
+
+    with pytest.raises(DeviceError, match="cuda was asked for, but torch finds 0"):
+        Predictor.load(torchscript, device="cuda")
+    with pytest.raises(DeviceError, match="auto, cpu, cuda or cuda:N"):
+        Predictor.load(torchscript, device="tpu")
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "pt2", "onnx"])
+def test_an_image_the_graph_cannot_take_is_an_engine_error(kind, request, linear_model):
+    """The card is wrong, or the graph has a fixed size: the engine's own message comes through in one sentence."""
+    path = linear_model(WEIGHTS, shape=SHAPE) if kind == "onnx" else request.getfixturevalue(kind)
+    engine = Predictor.load(path).engine
+    with pytest.raises(EngineError, match="failed"):
+        engine.scores(np.zeros((1, 3, 5, 5), dtype=np.float32))
+
+
+def test_threads_and_batch_are_arguments(linear_model):
+    path = linear_model(WEIGHTS, shape=SHAPE)
+    one, two = Predictor.load(path, threads=1, batch=33), Predictor.load(path, threads=2)
+    assert one.batch == 33
+    assert one.certify(IMAGE, n=500, seed=2).counts == two.certify(IMAGE, n=500, seed=2).counts
+
+
+def run_python(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=True
+    ).stdout.strip()
+
+
+def test_an_onnx_model_never_loads_torch(linear_model):
+    code = (
+        "import sys, numpy; from robustinfer import Predictor; p = Predictor.load(sys.argv[1]);"
+        "c = p.certify(numpy.full((3, 4, 4), 9, numpy.uint8), n=500); p.predict(numpy.full((3, 4, 4), 9, numpy.uint8));"
+        "p.verify(c, numpy.full((3, 4, 4), 9, numpy.uint8));"
+        "print([m for m in ('torch', 'onnx', 'statsmodels', 'matplotlib', 'scipy.stats') if m in sys.modules])"
+    )
+    assert run_python(code, linear_model(WEIGHTS, shape=SHAPE)) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "kind", "extra"), [("onnxruntime", "onnx", "cpu"), ("torch", "torchscript", "train")]
+)
+def test_a_missing_engine_names_what_to_install(hidden, kind, extra, request, linear_model, monkeypatch):
+    path = linear_model(WEIGHTS, shape=SHAPE) if kind == "onnx" else request.getfixturevalue(kind)
+    blocked = MissingModule(hidden)
+    monkeypatch.setattr(sys, "meta_path", [blocked, *sys.meta_path])
+    for name in [name for name in sys.modules if name.split(".")[0] == hidden]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingExtraError, match=rf"robustinfer\[{extra}\]"):
+        Predictor.load(path)
+
+
+class MissingModule:
+    """A finder that pretends a package is not installed."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == self._name:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None  # noqa: RET501  # the protocol's answer for "not mine"

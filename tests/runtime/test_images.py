@@ -1,0 +1,132 @@
+"""The input contract: layouts, files, and what is refused."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from robustinfer import InputSpec
+from robustinfer.errors import DtypeError, ImageFileError, ShapeError
+from robustinfer.images import as_batch, as_image, decode_image, image_digest, read_image, to_unit
+
+COLOUR, GREY = InputSpec(3, 4, 5), InputSpec(1, 4, 5)
+PIXELS = np.random.default_rng(0).integers(0, 256, size=(3, 4, 5), dtype=np.uint8)
+
+
+def encoded(pixels, form="PNG", **options):
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, form, **options)
+    return stream.getvalue()
+
+
+def npy(array, **options):
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def test_layouts_that_are_clear_are_accepted():
+    last = np.moveaxis(PIXELS, 0, 2)
+    for image in (PIXELS, last, PIXELS[None], last[None], np.asfortranarray(PIXELS)):
+        found = as_image(image, COLOUR)
+        assert np.array_equal(found, PIXELS)
+        assert found.flags.c_contiguous
+    grey = PIXELS[:1]
+    for image in (grey, grey[0], grey[0, :, :, None], grey[None]):
+        assert np.array_equal(as_image(image, GREY), grey)
+
+
+def test_batches():
+    batch = np.stack([PIXELS, PIXELS[:, ::-1]])
+    for images in (batch, np.moveaxis(batch, 1, 3)):
+        assert np.array_equal(as_batch(images, COLOUR), batch)
+    assert np.array_equal(as_batch(PIXELS, COLOUR), PIXELS[None])
+    assert np.array_equal(as_batch(batch[:, 0], GREY), batch[:, :1])
+    assert as_batch(np.zeros((0, 3, 4, 5), np.uint8), COLOUR).shape == (0, 3, 4, 5)
+
+
+def test_a_layout_that_is_not_clear_is_refused():
+    cube = InputSpec(3, 3, 3)
+    with pytest.raises(ShapeError, match="channels first or last: pass it in a batch"):
+        as_image(np.zeros((3, 3, 3), np.uint8), cube)
+    assert as_image(np.zeros((1, 3, 3, 3), np.uint8), cube).shape == (3, 3, 3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floating_pixels_become_float32(dtype):
+    image = as_image((PIXELS / 255).astype(dtype), COLOUR)
+    assert image.dtype == np.float32
+    assert np.abs(image - PIXELS / 255).max() < 1e-3
+
+
+@given(st.integers(0, 255))
+def test_uint8_is_divided_by_255(level):
+    assert to_unit(np.array([level], np.uint8))[0] == pytest.approx(level / 255, abs=1e-7)
+
+
+def test_equal_pixels_have_equal_digests():
+    assert image_digest(as_image(np.moveaxis(PIXELS, 0, 2), COLOUR)) == image_digest(PIXELS)
+    others = [PIXELS[:, ::-1].copy(), PIXELS.astype(np.float32), PIXELS.reshape(3, 5, 4)]
+    assert len({image_digest(image) for image in (PIXELS, *others)}) == 4
+
+
+def test_files_are_read(tmp_path):
+    last = np.moveaxis(PIXELS, 0, 2)
+    for name, content in (("x.png", encoded(last)), ("x.npy", npy(PIXELS)), ("y.npy", npy(last))):
+        (tmp_path / name).write_bytes(content)
+        assert np.array_equal(read_image(tmp_path / name, COLOUR), PIXELS)
+    assert decode_image(encoded(last, "JPEG"), COLOUR).shape == (3, 4, 5)
+    assert decode_image(encoded(last), GREY).shape == (1, 4, 5)
+    assert decode_image(encoded(PIXELS[0]), COLOUR).shape == (3, 4, 5)
+
+
+def test_the_camera_s_orientation_is_applied():
+    picture = Image.fromarray(np.moveaxis(PIXELS, 0, 2))
+    exif = picture.getexif()
+    exif[0x0112] = 6  # turn by 90 degrees
+    assert decode_image(encoded(np.moveaxis(PIXELS, 0, 2), exif=exif), InputSpec(3, 5, 4)).shape == (3, 5, 4)
+
+
+def test_another_size_is_resized_only_where_the_card_says_so():
+    content = encoded(np.zeros((20, 30, 3), np.uint8))
+    with pytest.raises(ShapeError, match="Expected an image of 5 x 4 pixels, found 30 x 20"):
+        decode_image(content, COLOUR)
+    assert decode_image(content, InputSpec(3, 4, 5, resize="bilinear")).shape == (3, 4, 5)
+    with pytest.raises(ShapeError, match="Expected an image of shape"):
+        decode_image(npy(np.zeros((3, 20, 30), np.uint8)), InputSpec(3, 4, 5, resize="bilinear"))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "no PNG, JPEG or npy"),
+        (b"hello", "no PNG, JPEG or npy"),
+        (encoded(np.moveaxis(PIXELS, 0, 2))[:60], "no PNG, JPEG or npy"),
+        (npy(PIXELS)[:100], "npy file cannot be read"),
+        (npy(PIXELS)[:150], "npy file cannot be read"),
+        (npy(np.array([{"a": 1}], dtype=object), allow_pickle=True), "holds Python objects"),
+        (npy(np.zeros((3, 300, 300), np.uint8)), "more than 4000 values"),
+        (encoded(np.zeros((300, 300, 3), np.uint8)), "300 x 300 pixels, more than 1000"),
+        (encoded(np.zeros((4, 5), np.uint16)), "Expected 8 bits a channel"),
+        (encoded(np.zeros((4, 5, 3), np.uint8), "GIF"), "no PNG, JPEG or npy"),
+    ],
+)
+def test_files_that_are_no_images(content, sentence):
+    with pytest.raises(ImageFileError, match=sentence):
+        decode_image(content, COLOUR, max_pixels=1000)
+
+
+def test_the_file_is_named(tmp_path):
+    with pytest.raises(ImageFileError, match=r"Cannot read the image .*none.png"):
+        read_image(tmp_path / "none.png", COLOUR)
+    (tmp_path / "x.npy").write_bytes(npy(PIXELS.astype(np.int32)))
+    with pytest.raises(DtypeError, match=r"x.npy: Expected uint8"):
+        read_image(tmp_path / "x.npy", COLOUR)
+
+
+def test_picture_files_have_one_or_three_channels():
+    with pytest.raises(ImageFileError, match="takes 4: use npy files"):
+        decode_image(encoded(np.moveaxis(PIXELS, 0, 2)), InputSpec(4, 4, 5))

@@ -1,0 +1,91 @@
+"""The Predictor as an application uses it, on a model file."""
+
+import numpy as np
+import pytest
+
+from robustinfer import Predictor
+from robustinfer.files import sha256
+
+SHAPE = (3, 4, 4)
+GENERATOR = np.random.default_rng(0)
+WEIGHTS = GENERATOR.normal(size=(3, 48)).astype(np.float32)
+IMAGES = GENERATOR.integers(0, 256, size=(5, *SHAPE), dtype=np.uint8)
+
+
+@pytest.fixture
+def path(linear_model):
+    return linear_model(WEIGHTS, shape=SHAPE, name="demo")
+
+
+@pytest.fixture
+def predictor(path):
+    return Predictor.load(path)
+
+
+def test_scores_are_those_of_the_graph(predictor):
+    expected = (IMAGES.reshape(5, -1) / 255) @ WEIGHTS.T
+    assert np.allclose(predictor.scores(IMAGES), expected, atol=1e-4)
+    assert np.allclose(predictor.scores(IMAGES / 255), expected, atol=1e-4)
+    assert np.allclose(predictor.scores(np.moveaxis(IMAGES, 1, 3)), expected, atol=1e-4)
+    assert np.allclose(predictor.scores(IMAGES[0]), expected[:1], atol=1e-4)
+    assert predictor.scores(IMAGES[:0]).shape == (0, 3)
+
+
+def test_scores_are_cut_into_batches(path):
+    small = Predictor.load(path, batch=2)
+    assert np.allclose(small.scores(IMAGES), Predictor.load(path).scores(IMAGES), atol=1e-6)
+
+
+def test_answers_name_the_model(predictor, path):
+    for answer in (predictor.certify(IMAGES[0], n=200), predictor.predict(IMAGES[0])):
+        assert (answer.model.name, answer.model.version, answer.model.digest) == ("demo", "1", sha256(path))
+
+
+def test_predictions_follow_the_scores_where_they_are_clear(predictor):
+    for image in IMAGES:
+        prediction = predictor.predict(image)
+        if not prediction.abstained:
+            assert prediction.class_name == predictor.card.classes[prediction.label]
+        assert sum(prediction.counts) + prediction.invalid == prediction.samples_used <= 1000
+
+
+def test_seeds_are_fresh_unless_given(predictor):
+    one, two = (predictor.certify(IMAGES[0], n=200) for _ in range(2))
+    assert one.seed != two.seed
+    assert predictor.certify(IMAGES[0], n=200, seed=one.seed).counts == one.counts
+    family = [c.seed for c in predictor.certify_many(IMAGES, n=200, seed=7)]
+    assert family == [c.seed for c in predictor.certify_many(IMAGES, n=200, seed=7)]
+    assert len(set(family)) == 5
+    assert len({c.seed for c in predictor.certify_many(IMAGES, n=200)}) == 5
+
+
+@pytest.mark.parametrize("seed", [0, 2**64 - 1])
+def test_seeds_at_the_ends(predictor, seed):
+    certificate = predictor.certify(IMAGES[0], n=200, seed=seed)
+    assert certificate.seed == seed
+    assert predictor.verify(certificate, IMAGES[0]).ok
+
+
+def test_the_noise_fits_the_pixels(predictor):
+    assert predictor.certify(IMAGES[0], n=200).noise == "philox4x64-10/integer"
+    assert predictor.certify(IMAGES[0], n=200, noise="continuous").noise == "philox4x64-10/continuous"
+    assert predictor.certify(IMAGES[0] / 255, n=200).noise == "philox4x64-10/continuous"
+
+
+def test_both_noises_agree_on_the_radius(predictor):
+    integer, continuous = (predictor.certify(IMAGES[1], n=20_000, noise=k, seed=1) for k in ("integer", "continuous"))
+    assert integer.label == continuous.label
+    assert integer.radius == pytest.approx(continuous.radius, abs=0.02)
+
+
+def test_defaults(predictor):
+    certificate = predictor.certify(IMAGES[0], n=5000)
+    assert (certificate.alpha, certificate.n0, certificate.bound, certificate.mode) == (
+        0.001,
+        100,
+        "two-class",
+        "fixed",
+    )
+    assert certificate.samples_used == 5100
+    small = predictor.certify(IMAGES[0], n=500)
+    assert (small.n0, small.samples_used) == (0, 500)
