@@ -1,6 +1,7 @@
 """Starting, watching, draining and stopping a TorchServe that serves model files."""
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import shutil
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from robustinfer.errors import ServeError
+from robustinfer.errors import MissingExtraError, ServeError
 from robustinfer.files import write_text
 
 from . import logs, metrics, probes
@@ -180,9 +181,7 @@ class Launcher:
         )
 
     def _command(self, folder: Path) -> list[str]:
-        import ts
-
-        home = Path(ts.__file__).resolve().parent.parent
+        home = torchserve_home()
         return [
             str(self.java),
             *vm_arguments(self._java_version, heap_megabytes=self.options.heap_megabytes),
@@ -213,6 +212,14 @@ class Launcher:
         code = self._process.exit_code() if self._process else 1
         if code is not None:
             raise ServeError(f"TorchServe ended by itself with exit code {code}; the lines above say why.")
+
+
+def torchserve_home() -> Path:
+    """The folder that holds TorchServe's package `ts`, which is found and not imported: importing it opens files."""
+    found = importlib.util.find_spec("ts")
+    if found is None or found.origin is None:
+        raise MissingExtraError("serve", "robust serve", "ts")
+    return Path(found.origin).resolve().parent.parent
 
 
 def _token(options: ServeOptions) -> tuple[str | None, bool]:
