@@ -65,9 +65,9 @@ def make_ensemble(
 
 def make_run(path: Path, **changes: Any) -> Run:
     """A run folder as a training leaves it, with two stages of untrained members for the digits data set."""
-    recipe = Recipe(
-        name="tiny-digits", data="digits", architecture="cnn", width=0.25, stages=2, smoothing="gaussian", sigma=0.25
-    ).replace(**changes)
+    settings: dict[str, Any] = {"architecture": "cnn", "width": 0.25, "stages": 2}
+    settings |= {"norm": "l2", "delta": 0.5, "smoothing": "gaussian", "sigma": 0.25}
+    recipe = Recipe(**{"name": "tiny-digits", "data": "digits", **settings, **changes})
     ensemble, card = make_ensemble(classes=10)
     run = Run.create(
         path,

@@ -1,0 +1,93 @@
+"""`robust inspect`: card, digest, operators and cost, with and without the packages that read graphs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from robust.export import export_ensemble
+from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
+
+from robustinfer.card import Card
+from robustinfer.cli.main import app
+from robustinfer.errors import ModelFileError
+from robustinfer.files import sha256
+from robustinfer.inspection import inspect_model
+
+from .conftest import make_ensemble
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], Card, int]:
+    """One ensemble in all formats, its card, and its cost by torch's own counter."""
+    folder = tmp_path_factory.mktemp("inspection")
+    ensemble, card = make_ensemble("resnet12", shape=(3, 11, 9))
+    paths = {suffix: folder / f"model{suffix}" for suffix in (".onnx", ".pt", ".pt2")}
+    for suffix, path in paths.items():
+        export_ensemble(ensemble, card, path, samples=20, sampler=suffix == ".onnx")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        ensemble(torch.zeros(1, *card.input.shape))
+    return paths, card, counter.get_total_flops()
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt", ".pt2"])
+def test_inspection(files: tuple[dict[str, Path], Card, int], suffix: str) -> None:
+    paths, card, flops = files
+    inspection = inspect_model(paths[suffix])
+    assert inspection.card is not None
+    assert inspection.card.classes == card.classes
+    assert inspection.digest == sha256(paths[suffix])
+    assert inspection.bytes == paths[suffix].stat().st_size
+    assert inspection.flops == flops
+    convolution = {".onnx": "Conv", ".pt": "_convolution", ".pt2": "conv2d"}[suffix]
+    assert inspection.operators is not None
+    assert inspection.operators[convolution] == 2 * (1 + 10 + 2)  # two members: stem, five blocks, two shortcuts
+    assert inspection.parameters is not None
+    assert inspection.parameters > 1000
+    assert (inspection.sampler_operators is not None) == (suffix == ".onnx")
+    json.dumps(inspection.to_json())
+
+
+@pytest.mark.parametrize(("suffix", "missing"), [(".onnx", "onnx"), (".pt", "torch")])
+def test_the_card_without_the_package_that_reads_the_graph(
+    files: tuple[dict[str, Path], Card, int], suffix: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, card, _ = files
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "robustinfer.engines.torch_figures", raising=False)
+    inspection = inspect_model(paths[suffix])
+    assert inspection.card is not None
+    assert inspection.card.classes == card.classes
+    assert inspection.operators is None
+    assert inspection.flops is None
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt", ".pt2"])
+def test_damaged_files(files: tuple[dict[str, Path], Card, int], suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"damaged{suffix}"
+    path.write_bytes(files[0][suffix].read_bytes()[: 2 * 1024])
+    with pytest.raises(ModelFileError, match="damaged"):
+        inspect_model(path)
+
+
+def test_no_model_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="no model file"):
+        inspect_model(tmp_path / "nothing.onnx")
+    (tmp_path / "page.html").touch()
+    with pytest.raises(ModelFileError, match="ends in"):
+        inspect_model(tmp_path / "page.html")
+
+
+def test_command_line(files: tuple[dict[str, Path], Card, int], linear_model: Any) -> None:
+    paths, _, flops = files
+    text = CliRunner().invoke(app, ["inspect", str(paths[".onnx"])]).stdout
+    assert sha256(paths[".onnx"]) in text
+    assert f"{flops / 1e6:,.2f} MFLOP a sample" in text
+    assert "member 2" in text
+    document = json.loads(CliRunner().invoke(app, ["inspect", str(paths[".onnx"]), "--json"]).stdout)
+    assert document["card"]["parity"]["flips"] == 0
+    foreign = linear_model([[1.0, 0.0], [0.0, 1.0]], shape=(1, 1, 2), card=False)
+    assert "not written by" in CliRunner().invoke(app, ["inspect", str(foreign)]).stdout
