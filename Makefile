@@ -28,6 +28,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Renders benchmarks/RESULTS.md and its plots from the JSON files that the benchmark scripts have written.
+results: $(STAMP)
+	$(BIN)/python benchmarks/render.py
+
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip

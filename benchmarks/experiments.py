@@ -1,0 +1,129 @@
+"""What the scripts on real data share: rows that are trained once, measured once, and kept as soon as they are known.
+
+A row is a recipe and a name. Its run folder and its cost are kept under `--runs`; its measurements go into the JSON of
+the script. A killed script loses the row it was at, no other.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, environment
+from robust.train import Recipe, train
+from robust.train.journal import Silent
+from robust.train.run import Run
+
+from robustinfer.files import write_text
+
+__all__ = ["Row", "Table", "arguments", "cpu_seconds", "history", "trained"]
+
+
+def arguments(description: str | None, result: str) -> argparse.ArgumentParser:
+    """The options that every script on real data has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds MNIST/raw or cifar-10-batches-py")
+    parser.add_argument("--runs", type=Path, default=Path("runs") / "benchmarks", help="where run folders are kept")
+    parser.add_argument("--out", type=Path, default=RESULTS / result, help="the JSON that is written")
+    parser.add_argument("--rows", default="", help="only these rows, separated by commas")
+    parser.add_argument("--seeds", default="0", help="seeds, separated by commas")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of torch; processor seconds are comparable at 1"
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke test of a minute; its numbers mean nothing")
+    return parser
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a name for the machine, a label for people, and the settings that make it."""
+
+    name: str
+    label: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def cpu_seconds() -> float:
+    """Processor seconds this process has used: on a shared machine they say more than the clock."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def trained(recipe: Recipe, folder: Path, *, data: Path, device: str = "cpu") -> tuple[Run, dict[str, Any]]:
+    """The run of this recipe, trained unless the folder holds it already, and what its training cost."""
+    cost = folder / "cost.json"
+    if cost.is_file():
+        run = Run.open(folder)
+        if run.finished and _same(run.recipe, recipe):
+            return run, json.loads(cost.read_text(encoding="utf-8"))
+    shutil.rmtree(folder, ignore_errors=True)
+    clock = _Clock()
+    run = train(recipe, folder, root=data, device=device, watcher=clock)
+    spent = clock.spent() | {"load_average": os.getloadavg()[1], "epochs": clock.epochs}
+    write_text(cost, json.dumps(spent))
+    return run, spent
+
+
+class _Clock(Silent):
+    """Notes what each epoch of a training had cost when it ended, and how good the model was on held-out images."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), cpu_seconds()
+        self.epochs: list[dict[str, float]] = []
+
+    def spent(self) -> dict[str, Any]:
+        """Seconds by the clock and of the processor since the training began."""
+        return {"seconds": time.perf_counter() - self._wall, "cpu_seconds": cpu_seconds() - self._cpu}
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        known = {key: record[key] for key in ("stage", "loss", "clean_accuracy", "robust_accuracy")}
+        self.epochs.append(self.spent() | known)
+
+
+def history(run: Run, cost: Mapping[str, Any]) -> dict[str, Any]:
+    """How a row was trained: settings, cost, and what each stage measured on held-out images."""
+    stages = [{"betas": list(stage.betas), "seconds": stage.seconds, **stage.metrics} for stage in run.stages]
+    return {
+        "recipe": run.recipe.to_json(),
+        "commit": run.provenance["commit"],
+        "training": dict(cost),
+        "stages": stages,
+    }
+
+
+def _same(one: Recipe, other: Recipe) -> bool:
+    unnamed = {"name": "", "description": ""}
+    return one.replace(**unnamed) == other.replace(**unnamed)
+
+
+class Table:
+    """The JSON of a script: rows by key, written whole after every change and merged with what others wrote."""
+
+    def __init__(self, options: argparse.Namespace, **facts: Any) -> None:
+        self.path: Path = options.out
+        name = self.path.stem
+        self._facts = {"benchmark": name, "command": f"python benchmarks/{name}.py --data DIR", "quick": options.quick}
+        self._facts |= {"threads": options.threads, **facts}
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """All rows written so far, by this process or another."""
+        if not self.path.is_file():
+            return {}
+        found: dict[str, dict[str, Any]] = json.loads(self.path.read_text(encoding="utf-8"))["rows"]
+        return found
+
+    def put(self, key: str, row: dict[str, Any]) -> None:
+        """Add to a row, and keep the file."""
+        rows = self.rows
+        rows[key] = {**rows.get(key, {}), **row}
+        document = {**self._facts, "environment": environment(), "rows": rows}
+        write_text(self.path, json.dumps(document, indent=1) + "\n")
+        print(f"{self.path.name}: {key}", file=sys.stderr, flush=True)

@@ -1,0 +1,45 @@
+"""Plots of the scripts on real data."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+__all__ = ["plot_certified", "plot_progress"]
+
+Rows = Mapping[str, Mapping[str, Any]]
+
+
+def plot_progress(rows: Rows, path: Path, title: str) -> None:
+    """Robust accuracy on held-out images against processor seconds: the question behind the paper's two figures."""
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for row in rows.values():
+        epochs = row["training"]["epochs"]
+        values = [100 * epoch["robust_accuracy"] for epoch in epochs]
+        axes.plot([epoch["cpu_seconds"] for epoch in epochs], values, marker=".", label=row["label"])
+    axes.set(xlabel="processor seconds of training", ylabel="robust accuracy on held-out images, %", title=title)
+    _finish(figure, axes, path)
+
+
+def plot_certified(rows: Rows, n: str, path: Path, title: str) -> None:
+    """Certified accuracy against the radius."""
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for row in rows.values():
+        radii = np.sort([radius for radius in row[n]["radii"] if radius > 0])
+        share = 100 * (len(radii) - np.arange(len(radii))) / row[n]["images"]
+        axes.step(radii, share, where="pre", label=f"{row['label']}: ACR {row[n]['acr']:.3f}")
+    axes.set(xlabel="l_2 radius, pixels in [0,1]", ylabel="certified accuracy, %", title=title)
+    _finish(figure, axes, path)
+
+
+def _finish(figure: Any, axes: Any, path: Path) -> None:
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=6)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90, metadata={"Software": None})
+    plt.close(figure)

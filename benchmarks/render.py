@@ -1,0 +1,186 @@
+"""Render benchmarks/RESULTS.md and its plots from benchmarks/results/*.json: `make results`.
+
+No figure in RESULTS.md is typed by hand. A result that is not there yet is named as missing, with its command.
+"""
+
+import argparse
+import ast
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from figures import plot_certified, plot_progress
+from tables import forms_table, l2_table, l2_verdicts, linf_table, linf_verdicts, markdown
+
+from robustinfer.files import write_text
+
+HERE = Path(__file__).parent
+SPEED = (
+    "certify_speed",
+    "sample_economy",
+    "bound_choice",
+    "import_time",
+    "export_speed",
+    "training_step",
+    "serving_load",
+)
+_INTRODUCTION = """# Results
+
+Rendered by `make results` from the JSON files in `benchmarks/results`, which hold versions, commit, machine, settings,
+seeds and raw timings. Each section names the script that made it; the script's first lines say what it claims, and
+`benchmarks/README.md` how to run it. Brackets are 95 % intervals over test images; parentheses hold the range over
+seeds.
+"""
+
+Document = Mapping[str, Any]
+
+
+def split(rows: Mapping[str, Any], key: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The rows of each value of `key`, in the order of the values."""
+    for value in sorted({row[key] for row in rows.values()}):
+        yield value, {name: row for name, row in rows.items() if row[key] == value}
+
+
+def training_facts(rows: Mapping[str, Any]) -> str:
+    """What all rows have in common, in one sentence."""
+    recipes = [row["recipe"] for row in rows.values()]
+    seeds = sorted({recipe["seed"] for recipe in recipes})
+    images = {recipe["limit"] or "all" for recipe in recipes}
+    words = ", ".join(str(number) for number in sorted(images, key=str))
+    return f"Training images: {words}. Seeds: {', '.join(map(str, seeds))}.\n"
+
+
+def linf(document: Document, plots: Path) -> str:
+    """The tables of robust accuracy, one a radius."""
+    parts = [f"{document['test_images']} test images. {training_facts(document['rows'])}"]
+    for delta, rows in split(document["rows"], "delta"):
+        name = f"linf-{delta:g}.png"
+        chosen = {key: row for key, row in rows.items() if row["seed"] == min(r["seed"] for r in rows.values())}
+        plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
+        parts += [f"### Radius {delta:g}\n", linf_table(rows)]
+        parts += [
+            "".join(f"- {sentence}\n" for attack in ("pgd-20x10", "apgd-t") for sentence in linf_verdicts(rows, attack))
+        ]
+        parts.append(f"![Robust accuracy against training time at radius {delta:g}](plots/{name})\n")
+    return "\n".join(parts)
+
+
+def l2(document: Document, plots: Path) -> str:
+    """The tables of certified accuracy, one a sigma and n."""
+    parts = [training_facts(document["rows"])]
+    for sigma, rows in split(document["rows"], "sigma"):
+        for n in sorted({key for row in rows.values() for key in row if key.startswith("n=")}, key=len):
+            certified = {key: row for key, row in rows.items() if n in row}
+            name = f"l2-{sigma:g}-{n[2:]}.png"
+            plot_certified(certified, n, plots / name, f"sigma {sigma:g}, {n}")
+            images = next(iter(certified.values()))[n]["images"]
+            parts += [f"### Sigma {sigma:g}, {n}, {images} test images; accuracy in % at each radius\n"]
+            parts += [l2_table(certified, n), "".join(f"- {sentence}\n" for sentence in l2_verdicts(certified, n))]
+            parts.append(f"![Certified accuracy at sigma {sigma:g}](plots/{name})\n")
+    return "\n".join(parts)
+
+
+def forms(document: Document, plots: Path) -> str:
+    """What was tried before a form of boosting became the default."""
+    held_out = f"{document['held_out_images']} held-out images, n = {document['n']}. "
+    tables = [f"### Sigma {sigma:g}\n\n{forms_table(rows)}" for sigma, rows in split(document["rows"], "sigma")]
+    return "\n".join([held_out + training_facts(document["rows"]), *tables])
+
+
+def claims(document: Document, plots: Path) -> str:
+    """Every claim a script of the runtime has checked, wherever its record holds it."""
+    found = list(_claims(document.get("results", document), ""))
+    if not found and "met" in document:
+        found = [
+            {
+                "where": "",
+                "claim": name,
+                "value": document["found"][name],
+                "target": target,
+                "holds": document["met"][name],
+            }
+            for name, target in document["targets"].items()
+        ]
+    lines = [
+        [item["where"], item["claim"], f"{item['value']:.4g}", item["target"], "yes" if item["holds"] else "**no**"]
+        for item in found
+    ]
+    return markdown(["of", "claim", "measured", "asked for", "holds"], lines)
+
+
+def _claims(value: Any, where: str) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict) and {"claim", "value", "holds"} <= value.keys():
+        word = next((key for key in ("at least", "at most") if key in value), "")
+        yield {**value, "where": where, "target": f"{word} {value.get(word, '')}".strip()}
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _claims(inner, where if key in ("claims", "verdicts") else f"{where} {key}".strip())
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _claims(inner, where)
+
+
+Section = Callable[[Document, Path], str]
+SECTIONS: dict[str, tuple[str, Section]] = {
+    "linf_mnist": ("MNIST, l_inf: robust accuracy", linf),
+    "l2_mnist": ("MNIST, l_2: certified accuracy", l2),
+    "l2_forms": ("MNIST, l_2: forms of boosting that were tried", forms),
+    "linf_forms": ("MNIST, l_inf: forms of boosting that were tried", linf),
+    "cifar10": ("CIFAR-10", linf),
+    **{name: (name.replace("_", " ").capitalize(), claims) for name in SPEED},
+}
+
+
+def about(document: Document) -> str:
+    """Machine, commit and versions of a result in one line."""
+    known = document.get("environment", document.get("machine", {}))
+    packages = known.get("packages", document.get("versions", {}))
+    facts = [str(known.get("processor", "")), f"{known.get('cores', '?')} cores", f"Python {known.get('python', '?')}"]
+    facts += [f"{name} {packages[name]}" for name in ("torch", "onnxruntime") if name in packages]
+    if known.get("commit"):
+        facts.append(f"commit {known['commit'][:12]}")
+    return ", ".join(facts)
+
+
+def opening(name: str) -> str:
+    """The first sentence of a script: what it claims."""
+    script = HERE / f"{name}.py"
+    docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) if script.is_file() else None
+    return (docstring or "").partition("\n")[0]
+
+
+def render(results: Path, out: Path) -> str:
+    """The whole page; plots are written beside it."""
+    parts = [_INTRODUCTION]
+    missing = []
+    for name, (title, section) in SECTIONS.items():
+        file = results / f"{name}.json"
+        if not file.is_file():
+            missing.append(f"`{name}.py`")
+            continue
+        document = json.loads(file.read_text(encoding="utf-8"))
+        parts.append(f"## {title}\n\n{opening(name)}\n\n`benchmarks/{name}.py`; {about(document)}.\n")
+        parts.append(section(document, out.parent / "plots"))
+    unknown = sorted(file.stem for file in results.glob("*.json") if file.stem not in SECTIONS)
+    for name in unknown:
+        document = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+        parts.append(f"## {name.replace('_', ' ').capitalize()}\n\n{opening(name)}\n\n{about(document)}.\n")
+        parts.append(claims(document, out.parent / "plots"))
+    if missing:
+        parts.append(f"## Not measured yet\n\nNo result of {', '.join(missing)} is in `benchmarks/results`.\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md")
+    options = parser.parse_args()
+    write_text(options.out, render(options.results, options.out))
+    print(f"written: {options.out}")
+
+
+if __name__ == "__main__":
+    main()

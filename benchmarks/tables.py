@@ -1,0 +1,132 @@
+"""Tables of the scripts on real data: rows of JSON become Markdown, and comparisons become plain sentences."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+__all__ = ["forms_table", "l2_table", "l2_verdicts", "linf_table", "linf_verdicts", "markdown"]
+
+Rows = Mapping[str, Mapping[str, Any]]
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    rule = ["---"] * len(header)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines)) + "\n"
+
+
+def grouped(rows: Rows, *keys: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    """Rows that agree in these keys, in the order they come."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows.values():
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
+def rate(found: Sequence[Mapping[str, Any]], part: str, attack: str) -> str:
+    """The mean of a rate over seeds in per cent, with the interval of a single one or the range of several."""
+    rates = [row[part][attack] for row in found if attack in row.get(part, {})]
+    if not rates:
+        return ""
+    values = [100 * item["rate"] for item in rates]
+    if len(values) > 1:
+        return f"{fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+    return f"{values[0]:.1f} [{100 * rates[0]['low']:.1f}, {100 * rates[0]['high']:.1f}]"
+
+
+def cost(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Clock and processor seconds of the training, and its epochs, as means over seeds."""
+    epochs = sum(stage["epochs"] for stage in found[0]["stages"])
+    spent = [fmean(row["training"][key] for row in found) for key in ("seconds", "cpu_seconds")]
+    return [str(epochs), *(f"{value:.0f}" for value in spent)]
+
+
+def linf_table(rows: Rows) -> str:
+    """One line a way of training: cost, clean and attacked accuracy, and the last member alone."""
+    header = ["training", "epochs", "clock s", "CPU s", "clean %", "PGD-20x10 %", "APGD-T %"]
+    header += ["last member: PGD-20x10 %", "last member: APGD-T %", "weights"]
+    lines = []
+    for found in grouped(rows, "name").values():
+        rates = [rate(found, "ensemble", attack) for attack in ("clean", "pgd-20x10", "apgd-t")]
+        last = [rate(found, "last_member", attack) for attack in ("pgd-20x10", "apgd-t")]
+        betas = ", ".join(f"{beta:.2f}" for beta in found[0]["stages"][-1]["betas"])
+        lines.append([found[0]["label"], *cost(found), *rates, *last, betas])
+    return markdown(header, lines)
+
+
+def linf_verdicts(rows: Rows, attack: str = "pgd-20x10") -> list[str]:
+    """Which claims hold on these rows, decided by the intervals: a difference counts if they do not overlap."""
+    by_name = {name: found for (name,), found in grouped(rows, "name").items()}
+    boosted = [name for name, found in by_name.items() if len(found[0]["stages"]) > 1 and name != "independent"]
+    if not boosted:
+        return []
+    best = max(boosted, key=lambda name: fmean(row["ensemble"][attack]["rate"] for row in by_name[name]))
+    ours = by_name[best][0]
+    sentences = [f"Best boosted row under {attack}: {ours['label']}."]
+    rivals = {name: by_name[name][0]["ensemble"][attack] for name in by_name if name not in boosted}
+    rivals["its own last member"] = ours["last_member"][attack]
+    if "clean-trained" in by_name and best != "clean-trained":
+        rivals["the paper's form (`clean`, `trained`)"] = by_name["clean-trained"][0]["ensemble"][attack]
+    for name, rival in rivals.items():
+        label = by_name[name][0]["label"] if name in by_name else name
+        sentences.append(f"Against {label}: {compare(ours['ensemble'][attack], rival)}.")
+    return sentences
+
+
+def compare(one: Mapping[str, float], other: Mapping[str, float]) -> str:
+    """How two rates with intervals compare."""
+    difference = f"{100 * one['rate']:.1f} % against {100 * other['rate']:.1f} %"
+    if one["low"] > other["high"]:
+        return f"better, {difference}"
+    if one["high"] < other["low"]:
+        return f"worse, {difference}"
+    return f"no difference that {one['images']:g} images could show, {difference}"
+
+
+def l2_table(rows: Rows, n: str) -> str:
+    """One line a way of training: cost, ACR by both bounds, certified accuracy at steps of a quarter."""
+    certified = [row for row in rows.values() if n in row]
+    radii = [radius for radius in certified[0][n]["accuracy"] if any(row[n]["accuracy"][radius] for row in certified)]
+    header = ["training", "epochs", "train CPU s", "certify CPU s", "ACR", "95 % interval", "ACR top-class"]
+    lines = []
+    for found in grouped({key: row for key, row in rows.items() if n in row}, "name").values():
+        results = [row[n] for row in found]
+        epochs, _, spent = cost(found)
+        low, high = (fmean(item["acr_interval"][side] for item in results) for side in (0, 1))
+        means = [f"{fmean(item[key] for item in results):.3f}" for key in ("acr", "acr_top_class")]
+        seconds = f"{fmean(item['cpu_seconds'] for item in results):.0f}"
+        accuracy = [f"{100 * fmean(item['accuracy'][radius] for item in results):.1f}" for radius in radii]
+        interval = f"{low:.3f} to {high:.3f}"
+        lines.append([found[0]["label"], epochs, spent, seconds, means[0], interval, means[1], *accuracy])
+    return markdown([*header, *(f"{radius}" for radius in radii)], lines)
+
+
+def forms_table(rows: Rows) -> str:
+    """Forms of boosting by their average certified radius on held-out images, best first."""
+    lines = []
+    groups = grouped(rows, "name").values()
+    for found in sorted(groups, key=lambda found: -fmean(row["acr"] for row in found)):
+        last = [row["last_member_acr"] for row in found if "last_member_acr" in row]
+        betas = ", ".join(f"{beta:.2f}" for beta in found[0]["stages"][-1]["betas"])
+        acr = f"{fmean(row['acr'] for row in found):.3f}"
+        epochs, _, spent = cost(found)
+        lines.append([found[0]["label"], epochs, spent, acr, f"{fmean(last):.3f}" if last else "", betas])
+    return markdown(["training", "epochs", "train CPU s", "ACR", "last member: ACR", "weights"], lines)
+
+
+def l2_verdicts(rows: Rows, n: str) -> list[str]:
+    """How the best boosted row compares with every other kind, by paired differences of the certified radius."""
+    boosted = {key: row for key, row in rows.items() if row["name"].startswith("boosted")}
+    if not boosted:
+        return []
+    best = max(boosted.values(), key=lambda row: row[n]["acr"])
+    sentences = [f"Best boosted row: {best['label']}, ACR {best[n]['acr']:.3f}."]
+    for row in rows.values():
+        if row["seed"] == best["seed"] and row["name"] not in {other["name"] for other in boosted.values()}:
+            differences = [ours - theirs for ours, theirs in zip(best[n]["radii"], row[n]["radii"], strict=True)]
+            mean, error = fmean(differences), stdev(differences) / len(differences) ** 0.5
+            word = "no clear difference" if abs(mean) < 1.96 * error else "better" if mean > 0 else "worse"
+            sentences.append(
+                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f})."
+            )
+    return sentences
