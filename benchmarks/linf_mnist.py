@@ -12,19 +12,12 @@ made on held-out training images; the test images are only measured here. Rows a
 again after a kill and it goes on.
 """
 
-import argparse
-import itertools
 import sys
 from typing import Any
 
-import torch
-from experiments import Row, Table, arguments, history, trained
-from robust.train import Ensemble, Recipe, Run
-from robust.train.data import ImageData, load_data
-from robust.train.measure import PgdAttack, measure
-from robust.train.processes import Processes
-from robust.train.rates import Rate
-from robust.train.strong import measure_strong
+from attacked import add_options, measure_rows
+from experiments import Row, arguments
+from robust.train import Recipe
 
 COMMON: dict[str, Any] = {
     "data": "mnist",
@@ -56,62 +49,17 @@ ROWS = (
 QUICK = {"limit": 500, "epochs": 1, "growth": 1}
 
 
-def recipe_of(row: Row, *, delta: float, seed: int, quick: bool) -> Recipe:
-    """The recipe of a row."""
-    settings = {**COMMON, **row.settings, "delta": delta, "seed": seed, "name": row.name}
-    return Recipe.from_json({**settings, **QUICK} if quick else settings)
-
-
-def attacked(model: Ensemble, data: ImageData, attack: str, recipe: Recipe, *, seed: int) -> dict[str, Any]:
-    """Clean accuracy and accuracy under one attack, each with its interval."""
-    device = torch.device("cpu")
-    if attack == "pgd-20x10":
-        pgd = PgdAttack.of(recipe, steps=20, restarts=10)
-        found = measure(model, data, pgd, classes=10, processes=Processes(device), seed=(seed, 5))
-    else:
-        found = measure_strong(model, data, attack, norm="linf", delta=recipe.delta, seed=seed, device=device)
-    return {"clean": Rate(found.clean, len(data)).to_json(), attack: Rate(found.robust, len(data)).to_json()}
-
-
-def parts(run: Run) -> dict[str, Ensemble]:
-    """What is measured of a run: the ensemble, and its last member alone."""
-    found = {"ensemble": run.ensemble()}
-    if len(run.stages) > 1:
-        found["last_member"] = Ensemble([run.member(len(run.stages))], [1.0]).freeze()
-    return found
-
-
-def measured(row: dict[str, Any], run: Run, data: ImageData, attack: str) -> dict[str, Any]:
-    """The row with this attack measured."""
-    recipe = run.recipe
-    for name, model in parts(run).items():
-        row[name] = {**row.get(name, {}), **attacked(model, data, attack, recipe, seed=recipe.seed)}
-    return row
-
-
 def main() -> int:
     """Train and measure what is missing."""
     parser = arguments(__doc__, "linf_mnist.json")
-    parser.add_argument("--deltas", default="0.3,0.1", help="radii of the threat")
-    parser.add_argument("--attacks", default="pgd-20x10,apgd-t", help="attacks, each over all rows before the next")
-    parser.add_argument("--images", type=int, default=1000, help="test images, evenly spread over the test set")
-    options: argparse.Namespace = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    test = load_data("mnist", split="test", root=options.data)
-    count = 50 if options.quick else options.images
-    test = test.subset(torch.arange(0, len(test), len(test) // count))
-    table = Table(options, test_images=len(test))
-    chosen = [row for row in ROWS if not options.rows or row.name in options.rows.split(",")]
-    numbers = ([float(word) for word in options.deltas.split(",")], [int(word) for word in options.seeds.split(",")])
-    for attack, delta, seed, row in itertools.product(options.attacks.split(","), *numbers, chosen):
-        key = f"{delta:g}/{seed}/{row.name}"
-        kept = table.rows.get(key, {})
-        if attack in kept.get("ensemble", {}):
-            continue
-        recipe = recipe_of(row, delta=delta, seed=seed, quick=options.quick)
-        run, cost = trained(recipe, options.runs / f"linf-{key.replace('/', '-')}", data=options.data)
-        about = {"name": row.name, "label": row.label, "delta": delta, "seed": seed}
-        table.put(key, measured(about | history(run, cost) | kept, run, test, attack))
+    add_options(parser, deltas="0.3,0.1")
+    options = parser.parse_args()
+
+    def recipe_of(row: Row, delta: float, seed: int) -> Recipe:
+        settings = {**COMMON, **row.settings, "delta": delta, "seed": seed, "name": row.name}
+        return Recipe.from_json({**settings, **QUICK} if options.quick else settings)
+
+    measure_rows(options, "mnist", ROWS, recipe_of)
     return 0
 
 

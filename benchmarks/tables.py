@@ -56,7 +56,8 @@ def linf_table(rows: Rows) -> str:
 
 def linf_verdicts(rows: Rows, attack: str = "pgd-20x10") -> list[str]:
     """Which claims hold on these rows, decided by the intervals: a difference counts if they do not overlap."""
-    by_name = {name: found for (name,), found in grouped(rows, "name").items()}
+    attacked = {key: row for key, row in rows.items() if attack in row["ensemble"]}
+    by_name = {name: found for (name,), found in grouped(attacked, "name").items()}
     boosted = [name for name, found in by_name.items() if len(found[0]["stages"]) > 1 and name != "independent"]
     if not boosted:
         return []

@@ -1,0 +1,66 @@
+"""The loop of the scripts on robust accuracy: train each row, then measure it under one attack after the other."""
+
+import argparse
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from experiments import Row, Table, history, trained
+from robust.train import Ensemble, Recipe, Run
+from robust.train.data import ImageData, load_data
+from robust.train.measure import PgdAttack, measure
+from robust.train.processes import Processes
+from robust.train.rates import Rate
+from robust.train.strong import measure_strong
+
+__all__ = ["add_options", "measure_rows"]
+
+_CPU = torch.device("cpu")
+
+
+def add_options(parser: argparse.ArgumentParser, *, deltas: str) -> None:
+    """The options of a script on robust accuracy."""
+    parser.add_argument("--deltas", default=deltas, help="radii of the threat, separated by commas")
+    parser.add_argument("--attacks", default="pgd-20x10,apgd-t", help="attacks, each over all rows before the next")
+    parser.add_argument("--images", type=int, default=1000, help="test images, evenly spread over the test set")
+
+
+def measure_rows(
+    options: argparse.Namespace, data: str, rows: Sequence[Row], recipe_of: Callable[[Row, float, int], Recipe]
+) -> None:
+    """Train and measure what the JSON does not hold yet: every row under the first attack before any under the next."""
+    torch.set_num_threads(options.threads)
+    test = load_data(data, split="test", root=options.data)
+    test = test.subset(torch.arange(0, len(test), len(test) // (50 if options.quick else options.images)))
+    table = Table(options, test_images=len(test))
+    deltas, seeds = options.deltas.split(","), options.seeds.split(",")
+    for attack, delta, seed, row in itertools.product(options.attacks.split(","), deltas, seeds, rows):
+        key = f"{float(delta):g}/{seed}/{row.name}"
+        kept = table.rows.get(key, {})
+        if (options.rows and row.name not in options.rows.split(",")) or attack in kept.get("ensemble", {}):
+            continue
+        recipe = recipe_of(row, float(delta), int(seed))
+        run, cost = trained(recipe, options.runs / f"{options.out.stem}-{key.replace('/', '-')}", data=options.data)
+        about = {"name": row.name, "label": row.label, "delta": float(delta), "seed": int(seed), **history(run, cost)}
+        for part, model in _parts(run).items():
+            about[part] = {**kept.get(part, {}), **_attacked(model, test, attack, recipe)}
+        table.put(key, about)
+
+
+def _parts(run: Run) -> dict[str, Ensemble]:
+    """What is measured of a run: the ensemble, and its last member alone."""
+    found = {"ensemble": run.ensemble()}
+    if len(run.stages) > 1:
+        found["last_member"] = Ensemble([run.member(len(run.stages))], [1.0]).freeze()
+    return found
+
+
+def _attacked(model: Ensemble, data: ImageData, attack: str, recipe: Recipe) -> dict[str, Any]:
+    """Clean accuracy and accuracy under one attack, each with its interval."""
+    if attack == "pgd-20x10":
+        pgd, classes = PgdAttack.of(recipe, steps=20, restarts=10), len(data.classes)
+        found = measure(model, data, pgd, classes=classes, processes=Processes(_CPU), seed=(recipe.seed, 5))
+    else:
+        found = measure_strong(model, data, attack, norm=recipe.norm, delta=recipe.delta, seed=recipe.seed, device=_CPU)
+    return {"clean": Rate(found.clean, len(data)).to_json(), attack: Rate(found.robust, len(data)).to_json()}

@@ -1,0 +1,110 @@
+"""The benchmark scripts on real data: a smoke run where the data is at hand, and the page they are rendered into."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+DATA = os.environ.get("ROBUST_DATA", "data")
+
+
+def run(script: str, *options: str) -> None:
+    answer = subprocess.run([sys.executable, FOLDER / script, *options], capture_output=True, text=True, timeout=280)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.fixture
+def rendered(tmp_path):
+    """Render the result files given by name and return the page."""
+
+    def render(**documents):
+        results = tmp_path / "results"
+        results.mkdir(exist_ok=True)
+        for name, document in documents.items():
+            (results / f"{name}.json").write_text(json.dumps(document))
+        run("render.py", "--results", str(results), "--out", str(tmp_path / "RESULTS.md"))
+        return (tmp_path / "RESULTS.md").read_text()
+
+    return render
+
+
+def rate(count, images=1000):
+    spread = 0.02
+    share = count / images
+    return {"rate": share, "count": count, "images": images, "low": share - spread, "high": share + spread}
+
+
+def row(name, robust, *, betas=(1.0,), last=None):
+    stages = [{"epochs": 2, "seconds": 1.0, "betas": betas[: number + 1]} for number in range(len(betas))]
+    epochs = [{"seconds": 1.0, "cpu_seconds": 1.0, "stage": 1, "robust_accuracy": 0.5}]
+    found = {
+        "name": name,
+        "label": f"the {name} row",
+        "delta": 0.3,
+        "seed": 0,
+        "recipe": {"seed": 0, "limit": 500},
+        "training": {"seconds": 9.0, "cpu_seconds": 5.0, "epochs": epochs},
+        "stages": stages,
+        "ensemble": {"clean": rate(950), "pgd-20x10": rate(robust)},
+    }
+    return found | ({"last_member": {"pgd-20x10": rate(last)}} if last is not None else {})
+
+
+def linf(*rows):
+    return {"benchmark": "linf_mnist", "test_images": 1000, "rows": {f"0.3/0/{item['name']}": item for item in rows}}
+
+
+def test_a_missing_result_is_named(rendered):
+    page = rendered()
+    assert "Not measured yet" in page
+    assert "`linf_mnist.py`" in page
+
+
+def test_verdicts_follow_the_numbers(rendered):
+    rows = [row("single", 700), row("independent", 780), row("exact-corrective", 800, betas=(0.4, 1.1), last=850)]
+    page = rendered(linf_mnist=linf(*rows))
+    assert "| the single row | 2 | 9 | 5 | 95.0 [93.0, 97.0] | 70.0 [68.0, 72.0] |" in page
+    assert "Against the single row: better, 80.0 % against 70.0 %." in page
+    assert "Against the independent row: no difference that 1000 images could show, 80.0 % against 78.0 %." in page
+    assert "Against its own last member: worse, 80.0 % against 85.0 %." in page
+
+
+def test_several_seeds_give_mean_and_range(rendered):
+    one, two = row("single", 700), row("single", 740) | {"seed": 1, "recipe": {"seed": 1, "limit": 500}}
+    document = linf(one)
+    document["rows"]["0.3/1/single"] = two
+    assert "72.0 (70.0 to 74.0)" in rendered(linf_mnist=document)
+
+
+def test_claims_of_other_scripts_are_found_wherever_they_are(rendered):
+    claim = {"claim": "times faster", "value": 4.5, "at least": 4.0, "holds": True}
+    failed = {"claim": "MB", "value": 700.0, "at most": 600, "holds": False}
+    record = {
+        "environment": {"cores": 2},
+        "results": {"small CNN": {"claims": [claim]}, "ResNet": {"claims": [failed]}},
+    }
+    page = rendered(certify_speed=record)
+    assert "| small CNN | times faster | 4.5 | at least 4.0 | yes |" in page
+    assert "| ResNet | MB | 700 | at most 600 | **no** |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (Path(DATA) / "MNIST").is_dir(), reason="needs MNIST in the folder that ROBUST_DATA names")
+@pytest.mark.parametrize("script", ["linf_mnist.py", "l2_mnist.py", "l2_forms.py"])
+def test_quick_runs_write_every_row_and_go_on_where_they_stopped(script, tmp_path):
+    out = tmp_path / f"{Path(script).stem}.json"
+    options = ["--data", DATA, "--quick", "--out", str(out), "--runs", str(tmp_path / "runs")]
+    options += {"linf_mnist.py": ["--deltas", "0.3", "--attacks", "pgd-20x10"], "l2_mnist.py": ["--sigmas", "0.5"]}.get(
+        script, []
+    )
+    names = "single,exact-corrective" if script == "linf_mnist.py" else "gaussian,single,boosted"
+    run(script, *options, "--rows", names)
+    first = json.loads(out.read_text())
+    assert first["quick"]
+    assert len(first["rows"]) == 2
+    run(script, *options, "--rows", names)
+    assert json.loads(out.read_text())["rows"] == first["rows"]
