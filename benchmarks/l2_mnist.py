@@ -4,8 +4,8 @@
 
 Claim checked: the paper's "certified accuracy at or above one adversarially smoothed network", against one member
 with Gaussian noise, one SmoothAdv member, independent members averaged, one wider network of the same inference cost.
-Every row has the same member (the small CNN at width 0.5) and all training images. Boosted and independent ensembles
-and the longer single members have about the same training cost within their family (Gaussian, adversarial).
+The rows are those of l2_rows.py: the same small member everywhere, and about the same training cost within a family
+(Gaussian noise, one-step SmoothAdv).
 
 Measured: 500 test images (every 20th), n samples each, alpha 0.001, on the exported ONNX file by the runtime's own
 procedure. ACR counts wrong labels and abstentions as 0; it is given for the two-class bound and, because published
@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from experiments import Row, Table, arguments, cpu_seconds, history, trained
+from experiments import Table, arguments, cpu_seconds, history, trained
+from l2_rows import ROWS, recipe_of
 from robust.export import export_run
-from robust.train import Recipe, Run
+from robust.train import Run
 
 from robustinfer import Predictor
 from robustinfer.bounds import clopper_pearson_lower, radius_top_class
@@ -34,47 +35,18 @@ from robustinfer.certification import Entry, certify_data, read_certificates
 from robustinfer.data import load_images
 from robustinfer.summary import summarize
 
-COMMON: dict[str, Any] = {
-    "data": "mnist",
-    "norm": "l2",
-    "architecture": "cnn",
-    "width": 0.5,
-    "validation": 0.02,
-    "validation_images": 200,
-    "optimizer": "adam",
-    "learning_rate": 0.003,
-    "batch": 128,
-    "growth": 1,
-    "previous": "exact",
-    "weights": "corrective",
-}
-GAUSSIAN: dict[str, Any] = {"smoothing": "gaussian", "noise_samples": 1}
-ADVERSARIAL: dict[str, Any] = {
-    "smoothing": "softmax",
-    "noise_samples": 1,
-    "steps": 1,
-    "step_scale": 1.0,
-    "start": "input",
-}
-ROWS = (Row("gaussian", "one member, Gaussian, 12 epochs", {**GAUSSIAN, "stages": 1, "epochs": 12}),)
 RADII = [0.25 * step for step in range(17)]
 ALPHA = 0.001
 
 
-def recipe_of(row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe:
-    """The recipe of a row; adversarial members are trained at a radius of twice sigma."""
-    settings = {**COMMON, "delta": 2 * sigma, "sigma": sigma, **row.settings, "seed": seed, "name": row.name}
-    return Recipe.from_json({**settings, "limit": 500, "epochs": 1} if quick else settings)
-
-
 def certified(run: Run, folder: Path, *, data: Path, every: int, n: int, threads: int) -> dict[str, Any]:
     """Export the run, certify test images with the file, and sum up; certificates of an earlier call are kept."""
-    model = folder / "model.onnx"
-    if not model.is_file():
+    model = folder.with_name(f"{folder.name}.onnx")
+    if not model.is_file() or model.stat().st_mtime < (folder / "cost.json").stat().st_mtime:
         export_run(run, model, data=data)
     predictor = Predictor.load(model, device="cpu", threads=threads)
     images = load_images(f"mnist:{data}", predictor.card)
-    path, begun = folder / f"certificates-{n}.jsonl", cpu_seconds()
+    path, begun = folder.with_name(f"{folder.name}-{n}.jsonl"), cpu_seconds()
     for _ in certify_data(predictor, images, path, every=every, seed=0, n=n, alpha=ALPHA):
         pass
     header, entries = read_certificates(path)
@@ -124,7 +96,7 @@ def main() -> int:
             continue
         recipe = recipe_of(row, sigma=sigma, seed=seed, quick=options.quick)
         folder = options.runs / f"l2-{key.replace('/', '-')}"
-        run, cost = trained(recipe, folder / "run", data=options.data)
+        run, cost = trained(recipe, folder, data=options.data)
         about = {"name": row.name, "label": row.label, "sigma": sigma, "seed": seed, **history(run, cost)}
         found = certified(run, folder, data=options.data, every=every, n=n, threads=options.threads)
         table.put(key, about | kept | {f"n={n}": found})

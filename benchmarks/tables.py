@@ -23,6 +23,11 @@ def grouped(rows: Rows, *keys: str) -> dict[tuple[Any, ...], list[Mapping[str, A
     return found
 
 
+def is_boosted(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a boosted ensemble, and neither one network nor independent ones."""
+    return len(row["stages"]) > 1 and row["recipe"]["booster"] != "independent"
+
+
 def rate(found: Sequence[Mapping[str, Any]], part: str, attack: str) -> str:
     """The mean of a rate over seeds in per cent, with the interval of a single one or the range of several."""
     rates = [row[part][attack] for row in found if attack in row.get(part, {})]
@@ -58,7 +63,7 @@ def linf_verdicts(rows: Rows, attack: str = "pgd-20x10") -> list[str]:
     """Which claims hold on these rows, decided by the intervals: a difference counts if they do not overlap."""
     attacked = {key: row for key, row in rows.items() if attack in row["ensemble"]}
     by_name = {name: found for (name,), found in grouped(attacked, "name").items()}
-    boosted = [name for name, found in by_name.items() if len(found[0]["stages"]) > 1 and name != "independent"]
+    boosted = [name for name, found in by_name.items() if is_boosted(found[0])]
     if not boosted:
         return []
     best = max(boosted, key=lambda name: fmean(row["ensemble"][attack]["rate"] for row in by_name[name]))
@@ -117,7 +122,7 @@ def forms_table(rows: Rows) -> str:
 
 def l2_verdicts(rows: Rows, n: str) -> list[str]:
     """How the best boosted row compares with every other kind, by paired differences of the certified radius."""
-    boosted = {key: row for key, row in rows.items() if row["name"].startswith("boosted")}
+    boosted = {key: row for key, row in rows.items() if is_boosted(row)}
     if not boosted:
         return []
     best = max(boosted.values(), key=lambda row: row[n]["acr"])
