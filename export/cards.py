@@ -28,6 +28,7 @@ def run_card(
     name: str | None,
     version: str,
     license: str | None,
+    author: str | None,
 ) -> Card:
     """The card of the first `stages` stages of a run."""
     recipe, kept = run.recipe, run.kept(stages)
@@ -47,7 +48,7 @@ def run_card(
         sigma=recipe.sigma if recipe.smoothed and recipe.sigma > 0 else None,
         threat=Threat(threat.norm, threat.delta) if threat.delta > 0 else None,
         members=members,
-        training=_training(run),
+        training=_training(run) | ({"author": author} if author else {}),
         evaluation=run.evaluation,
         license=license,
     )

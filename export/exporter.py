@@ -31,7 +31,7 @@ _SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt": "torchscript", ".pt2": "
 
 @dataclass(frozen=True)
 class Exported:
-    """A finished model file."""
+    """A finished model file. `digest` is that of the model file itself, also where it lies inside an archive."""
 
     path: Path
     format: Format
@@ -114,6 +114,7 @@ def export_run(
     name: str | None = None,
     version: str = "1",
     license: str | None = None,
+    author: str | None = None,
     data: str | os.PathLike[str] = "data",
     **settings: Any,
 ) -> Exported:
@@ -129,7 +130,7 @@ def export_run(
         raise ExportError(f"{opened.path} has no finished stage yet: train it first.")
     format_of(path, settings.get("format"))
     ensemble = opened.ensemble(stages)
-    card = run_card(opened, ensemble, stages=stages, name=name, version=version, license=license)
+    card = run_card(opened, ensemble, stages=stages, name=name, version=version, license=license, author=author)
     return export_ensemble(ensemble, card, path, **{"images": run_images(opened, data), **settings})
 
 

@@ -31,6 +31,7 @@ def command(
     name: Annotated[str | None, typer.Option(help="Name of the model; the recipe's by default.")] = None,
     version: Annotated[str, typer.Option(help="Version of the model, for those who call it.")] = "1",
     license: Annotated[str | None, typer.Option(help="Licence of the model, such as CC-BY-4.0.")] = None,
+    author: Annotated[str | None, typer.Option(help="Who made the model.")] = None,
     data: Annotated[
         Path, typer.Option(help="Folder of data sets: acceptance compares on test images if they are there.")
     ] = Path("data"),
@@ -57,10 +58,11 @@ def command(
         "name": name,
         "version": version,
         "license": license,
+        "author": author,
         "data": data,
         "samples": samples,
     }
-    with progress("comparing the file with the run", total=samples) as advance:
+    with progress("exporting and comparing", total=samples) as advance:
         if kind in writers:
             exported = writers[kind](run, out, progress=advance, **settings)
         else:

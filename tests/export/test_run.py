@@ -91,11 +91,12 @@ def test_a_model_that_was_not_trained_for_noise(tmp_path: Path) -> None:
 
 
 def test_standard_keys_of_onnx(run: Run, tmp_path: Path) -> None:
-    export_run(run, tmp_path / "model.onnx", version="7", license="MIT", samples=20)
+    export_run(run, tmp_path / "model.onnx", version="7", license="MIT", author="A. Author", samples=20)
     model = onnx.load(tmp_path / "model.onnx")
     entries = {entry.key: entry.value for entry in model.metadata_props}
     assert Card.loads(entries.pop("robustinfer.card")).classes == run.classes
     assert entries == {
+        "model_author": "A. Author",
         "model_license": "MIT",
         "Image.BitmapPixelFormat": "Gray8",
         "Image.ColorSpaceGamma": "SRGB",
