@@ -55,7 +55,9 @@ class Journal:
         for line in self._file.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError, KeyError):  # a line that a kill cut short is no line
                 record = json.loads(line)
-                if (record["stage"], record["epoch"], record["step"]) <= (stage, epoch, step):
+                ended = record["kind"] == "epoch"  # an epoch's line is written when the next epoch is about to begin
+                at = (record["epoch"] + 1, 0) if ended else (record["epoch"], record["step"])
+                if (record["stage"], *at) <= (stage, epoch, step):
                     kept.append(line)
         write_text(self._file, "".join(f"{line}\n" for line in kept))
 
