@@ -22,7 +22,19 @@ app = typer.Typer(
 )
 
 # In the order a newcomer meets them. Each module holds one function `command`, and imports what is heavy inside it.
-_COMMANDS: tuple[str, ...] = ("train", "evaluate", "export", "inspect", "predict", "certify", "summary", "verify", "serve")
+_COMMANDS: tuple[str, ...] = (
+    "quickstart",
+    "train",
+    "evaluate",
+    "export",
+    "inspect",
+    "predict",
+    "certify",
+    "summary",
+    "verify",
+    "report",
+    "serve",
+)
 
 
 def _version(wanted: bool) -> None:
