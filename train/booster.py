@@ -34,6 +34,8 @@ _REFITTED_IMAGES = 2000
 class Booster(ABC):
     """Trains the stages of a run that are not there yet."""
 
+    trainer_type: type[StageTrainer] = StageTrainer
+
     def __init__(
         self, run: Run, *, data: ImageData, held_out: ImageData, processes: Processes, journal: Journal
     ) -> None:
@@ -82,7 +84,7 @@ class Booster(ABC):
             corrective=self.recipe.weights == "corrective" and self.learns_beta,
             learn_beta=self.learns_beta,
         )
-        return StageTrainer(
+        return self.trainer_type(
             self.recipe,
             number,
             model.to(device),
@@ -183,5 +185,7 @@ _BOOSTERS: dict[str, type[Booster]] = {"greedy": GreedyBooster, "independent": I
 
 def make_booster(run: Run, *, data: ImageData, held_out: ImageData, processes: Processes, journal: Journal) -> Booster:
     """The booster that the recipe of a run names."""
-    kind = _BOOSTERS[run.recipe.booster]
+    from .minimax import MinimaxBooster  # it is a booster of this module
+
+    kind = {**_BOOSTERS, "minimax": MinimaxBooster}[run.recipe.booster]
     return kind(run, data=data, held_out=held_out, processes=processes, journal=journal)

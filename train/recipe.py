@@ -60,7 +60,13 @@ class Recipe:
     )
 
     # Boosting
-    booster: str = choice("greedy", ("greedy", "independent"), "Algorithm 1 of the paper, or members trained apart")
+    booster: str = choice(
+        "greedy",
+        ("greedy", "independent", "minimax"),
+        "Algorithm 1 of the paper; members trained apart; or voting members on reweighted examples (docs/theory.md)",
+    )
+    reweigh: str = choice("examples", ("examples", "pairs"), "minimax: what the distribution is over")
+    rate: str = choice("adaptive", ("adaptive", "fixed"), "minimax: weights by each member's edge, or equal ones")
     stages: int = number(5, "number of stages, the T of the paper", low=1, high=1000)
     epochs: int = number(5, "epochs of the first stage, the N_1 of the paper", low=1)
     growth: float = number(2.0, "stage t takes growth^(t-1) times the epochs of the first", low=1, high=16)

@@ -4,6 +4,7 @@
     stage-NN.safetensors     the member of stage NN
     stage-NN.json            its weight, all weights after the stage, seconds, measurements, warnings
     resume.safetensors/json  where an interrupted stage goes on (the JSON is a copy for people)
+    losses-NN.safetensors    minimax runs only: the robust losses of member NN, which the next stage's weights come from
     metrics.jsonl            one line a logged step or epoch
     evaluation.json          what `robust evaluate` measured
 
@@ -29,6 +30,7 @@ from .ensemble import Ensemble
 from .members import Member, build_member
 from .recipe import Recipe
 from .toml import read_toml
+from .votes import VoteEnsemble
 
 __all__ = ["Run", "Stage"]
 
@@ -134,7 +136,8 @@ class Run:
         betas = finished[count - 1].betas
         kept = [number for number in range(1, count + 1) if betas[number - 1] != 0]
         members = [self.member(number) for number in kept]
-        return Ensemble(members, [betas[number - 1] for number in kept]).freeze().to(device)
+        kind = VoteEnsemble if self.recipe.booster == "minimax" else Ensemble
+        return kind(members, [betas[number - 1] for number in kept]).freeze().to(device)
 
     def kept(self, stages: int | None = None) -> tuple[int, ...]:
         """The numbers of the stages whose members are in `ensemble(stages)`, in order."""

@@ -1,8 +1,9 @@
 """The exact checker for linear members: a (1, delta)-approximate checker, by convex geometry.
 
-For scores f(x) = W x + b, label c wins at x + z where (w_c - w_j) z >= (f_j - f_c)(x) for every other j: an intersection
-of half-spaces. Whether the ball B_p(delta) meets it is decided by the shortest such z, which a linear programme finds
-for l_inf and a non-negative least-squares problem for l_2 (Lawson and Hanson's least-distance programming).
+For scores f(x) = W x + b, label c wins at x + z where (w_c - w_j) z >= (f_j - f_c)(x) for every other j: these z are an
+intersection of half-spaces. Whether the ball B_p(delta) meets it is decided by the shortest such z, which a linear
+programme finds for l_inf and a non-negative least-squares problem for l_2 (Lawson and Hanson's least-distance
+programming).
 
 Ties count for the adversary: "ties broken arbitrarily" leaves the choice open, and Lemma surrogate needs this one.
 The ball is the paper's, without the limits [0,1] of pixels.
@@ -92,13 +93,16 @@ def shortest_change(weights: _Array, scores: _Array, label: int, norm: str) -> f
 
 
 def _shortest_l2(directions: _Array, needed: _Array) -> float:
-    """min |z|_2 with G z >= h: with u >= 0 closest to e_(d+1) in [G^T; h^T] u, the residual r gives z = -r_1..d / r_d+1."""
+    """min |z|_2 with G z >= h. For the u >= 0 that brings [G^T; h^T] u closest to e_(d+1), with the residual r,
+
+    z is -(r_1 ... r_d) / r_(d+1); a residual of 0 says that the constraints contradict each other.
+    """
     target = np.zeros(directions.shape[1] + 1)
     target[-1] = 1.0
     matrix = np.vstack([directions.T, needed])
     solution, _ = nnls(matrix, target)
     residual = matrix @ solution - target
-    if np.linalg.norm(residual) < _ROUNDING:  # e_(d+1) is a combination of the constraints: they contradict each other
+    if np.linalg.norm(residual) < _ROUNDING:
         return float("inf")
     return float(np.linalg.norm(residual[:-1] / residual[-1]))
 

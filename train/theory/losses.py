@@ -1,9 +1,9 @@
 """The losses of sections 3.1 to 3.4: plain, robust and one-versus-all; their errors; the votes h_Q; the surrogate.
 
 All of them are functions of what is known about a unilabel predictor h around each example. `reached` is the matrix
-1[exists z in B_p(delta): h(x_i + z) = c], one row an example, one column a class. A checker computes it (`checkers.py`):
-the exact one for linear members all of it, an attack only entries that are surely 1. Every loss here grows with
-`reached`, so what an attack finds gives a loss that is at most the true one.
+1[exists z in B_p(delta): h(x_i + z) = c], one row an example, one column a class. A checker computes it
+(`checkers.py`): the exact one for linear members all of it, an attack only entries that are surely 1. Every loss here
+grows with `reached`, so what an attack finds gives a loss that is at most the true one.
 
 The loss of an incorrect pair (x_i, y') stands at row i, column y'. The column of the true label belongs to no incorrect
 pair; it holds 0 and no distribution weighs it (`incorrect_pairs`).
@@ -37,13 +37,13 @@ def incorrect_pairs(labels: Tensor, classes: int) -> Tensor:
 
 
 def loss(predicted: Tensor, labels: Tensor) -> Tensor:
-    """l(h; x, y, y') = 1[y' in h(x)] - 1[y in h(x)] of section 3.1, for the label sets `predicted` (examples, classes)."""
+    """l(h; x, y, y') = 1[y' in h(x)] - 1[y in h(x)] of section 3.1, for label sets of shape (examples, classes)."""
     own = predicted.gather(1, labels[:, None])
     return predicted.double() - own.double()  # 0 in the column of the true label, by itself
 
 
 def tilde(reached: Tensor, labels: Tensor) -> Tensor:
-    """The multilabel predictor h~ of Theorem robust-boosting's proof: y if h is y on the whole ball, y' if it occurs."""
+    """The predictor h~ of Theorem robust-boosting's proof: y if h is y on the whole ball, y' if reached."""
     sets = reached.clone()
     sets.scatter_(1, labels[:, None], _robust(reached, labels)[:, None])
     return sets

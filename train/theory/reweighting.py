@@ -5,8 +5,8 @@ example/label pairs (Definition robust-weak-learner). In round t the weak learne
 losses l_t(i) are in [-1, 1] and whose edge is gamma_t = -E_{D_t}[l_t]. The booster then shifts weight to where the
 member failed, D_{t+1}(i) ~ D_t(i) exp(eta_t l_t(i)), and gives the member the weight eta_t.
 
-**The bound.** Let Z_t = E_{i ~ D_t}[exp(eta_t l_t(i))]. Multiplying up, sum_i exp(sum_t eta_t l_t(i)) = N prod_t Z_t, so
-with Q ~ eta every row has
+**The bound.** Let Z_t = E_{i ~ D_t}[exp(eta_t l_t(i))]. Multiplying up, sum_i exp(sum_t eta_t l_t(i)) = N prod_t Z_t;
+so with Q ~ eta every row has
 
     l(Q; i)  <=  (ln N + sum_t ln Z_t) / sum_t eta_t.                                                    (bound)
 
@@ -14,12 +14,12 @@ If it is negative, every vote is right on the whole ball (Lemma loss-transfer, T
 exp on [-1, 1] gives Z_t <= (1 - gamma_t)/2 e^eta_t + (1 + gamma_t)/2 e^-eta_t, and Hoeffding's lemma gives
 ln Z_t <= -eta_t gamma_t + eta_t^2 / 2.
 
-* `adaptive`, as AdaBoost: eta_t = 1/2 ln((1 + gamma_t)/(1 - gamma_t)) minimises the first, Z_t <= sqrt(1 - gamma_t^2). As
-  -ln(1 - g^2) >= g^2, the bound is negative after T > 2 ln(N) / gamma^2 rounds if every edge is at least gamma.
+* `adaptive`, as AdaBoost: eta_t = 1/2 ln((1 + gamma_t)/(1 - gamma_t)) minimises the first: Z_t <= sqrt(1 - gamma_t^2).
+  As -ln(1 - g^2) >= g^2, the bound is negative after T > 2 ln(N) / gamma^2 rounds if every edge is at least gamma.
 * `fixed`, the Hedge algorithm for a known number T of rounds: eta = sqrt(2 ln(N) / T) in every round, so the votes have
   equal weights. By the second, every row has l(Q; i) <= -mean(gamma_t) + sqrt(2 ln(N) / T): the margins are at least
-  gamma - epsilon after T >= 2 ln(N) / epsilon^2 rounds, and positive after T > 2 ln(N) / gamma^2. Margins of gamma itself
-  are what the minimax theorem promises for the best Q, which is a limit of such Q.
+  gamma - epsilon after T >= 2 ln(N) / epsilon^2 rounds, and positive after T > 2 ln(N) / gamma^2. Margins of gamma
+  itself are what the minimax theorem promises for the best Q, which is a limit of such Q.
 """
 
 import math

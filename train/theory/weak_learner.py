@@ -31,10 +31,10 @@ def find_weak_member(
 
         1[exists z in B_p(delta): h(x+z) != y]  >=  1[A(h; x, y) = z]  >=  1[exists z in B_p(delta/c): h(x+z) != y],
 
-    and expectations under D keep the order. So a member that is returned has err_{delta/c}^ova(h, D) <= -gamma, and None
-    certifies that every candidate has err_delta^ova(h, D) > -gamma. With the exact checker, c = 1, both speak of delta.
-    With PGD, c is infinite: a member that is returned surely has this edge on unperturbed images only, while None is
-    as certain as with any other checker.
+    and expectations under D keep the order. So a member that is returned has err_{delta/c}^ova(h, D) <= -gamma, and
+    None certifies that every candidate has err_delta^ova(h, D) > -gamma. With the exact checker, c = 1, both speak of
+    delta. With PGD, c is infinite: a member that is returned surely has this edge on unperturbed images only, while
+    None is as certain as with any other checker.
     """
     for member in candidates:
         edge = -error(2.0 * vulnerable(member).double() - 1.0, distribution)
