@@ -5,11 +5,13 @@ Kubernetes) and takes `-1` for one GPU. So the launcher counts, tells TorchServe
 the original value under another name, which they put back before any GPU is touched.
 """
 
+import math
 import os
 import shutil
 import subprocess
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from robustinfer.errors import SettingError
 
@@ -57,9 +59,14 @@ def restore_visible_devices(environment: MutableMapping[str, str] = os.environ) 
         environment["CUDA_VISIBLE_DEVICES"] = environment.pop(VISIBLE)
 
 
-def _cores() -> int:
-    # The cores this process may use: containers and taskset give fewer than the machine has.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores this process may use: taskset, and the limits of a container, give fewer than the machine has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = quota_file.read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such limit ("max"), or no control groups at all
+        return cores
 
 
 def _count_gpus(environment: Mapping[str, str]) -> int:

@@ -1,10 +1,14 @@
 """Asking a server whether it is ready: the launcher does, and so does a container's health check."""
 
 import http.client
+import os
+import sys
+import tempfile
 import urllib.error
 import urllib.request
+from pathlib import Path
 
-__all__ = ["has_passed", "health_url", "is_ready"]
+__all__ = ["has_passed", "health_url", "is_ready", "main"]
 
 
 def health_url(url: str, name: str) -> str:
@@ -38,3 +42,21 @@ def _status(url: str, timeout: float, *, by_worker: bool = False) -> int | None:
     if by_worker and "X-Model-Digest" not in headers:
         return None
     return int(status)
+
+
+def main() -> int:
+    """`python -m robust.serve.probes`: 0 if every model of the server in this container makes predictions, else 1.
+
+    The names are those of the archives in the server's private folder, the port that of ROBUST_SERVE_PORT.
+    """
+    names = {path.stem for path in Path(tempfile.gettempdir()).glob("robust-serve-*/store/*.mar")}
+    url = f"http://127.0.0.1:{os.environ.get('ROBUST_SERVE_PORT', '8080')}"
+    waiting = sorted(name for name in names if not is_ready(url, name))
+    if names and not waiting:
+        return 0
+    sys.stderr.write(f"not ready: {', '.join(waiting) or 'there is no server'}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

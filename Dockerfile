@@ -1,0 +1,50 @@
+# A server for model files:
+#   docker build --tag robust-serve .                              on a CPU
+#   docker build --tag robust-serve:gpu --build-arg FLAVOUR=gpu .  on NVIDIA GPUs
+#   docker run --rm -p 8080:8080 -v "$PWD/models:/models:ro" -e ROBUST_SERVE_TOKEN robust-serve /models/digits.onnx
+# PIP_EXTRA_INDEX_URL may name an index of CPU-only torch wheels, which makes the CPU image several gigabytes smaller.
+
+ARG FLAVOUR=cpu
+
+FROM python:3.11-slim-bookworm AS base-cpu
+
+FROM nvidia/cuda:12.8.1-cudnn-runtime-ubuntu24.04 AS base-gpu
+# The distribution decides about the patch level of its Python.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+
+# Both bases have their tags above.
+# hadolint ignore=DL3006
+FROM base-${FLAVOUR} AS build
+ARG FLAVOUR
+ARG PIP_EXTRA_INDEX_URL=""
+WORKDIR /source
+RUN python3 -m venv /opt/robust
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY robustinfer robustinfer
+COPY train train
+COPY export export
+COPY serve serve
+RUN /opt/robust/bin/pip install --no-cache-dir --constraint constraints.txt ".[${FLAVOUR},serve]" \
+    && /opt/robust/bin/robust --version
+
+# hadolint ignore=DL3006
+FROM base-${FLAVOUR} AS serve
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin robust
+COPY --from=build /opt/robust /opt/robust
+ENV PATH="/opt/robust/bin:${PATH}" \
+    PYTHONDONTWRITEBYTECODE=1 \
+    ROBUST_SERVE_HOST=0.0.0.0 \
+    ROBUST_SERVE_PORT=8080 \
+    ROBUST_SERVE_METRICS_HOST=0.0.0.0 \
+    ROBUST_SERVE_METRICS_PORT=8082
+USER 10001
+WORKDIR /models
+EXPOSE 8080 8082
+STOPSIGNAL SIGTERM
+# Healthy means: every model has just made a prediction.
+HEALTHCHECK --interval=30s --timeout=15s --start-period=120s --retries=3 CMD ["python3", "-m", "robust.serve.probes"]
+ENTRYPOINT ["robust", "serve"]
+CMD ["/models/model.onnx"]
