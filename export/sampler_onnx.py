@@ -99,9 +99,7 @@ class _Builder:
 
     def __init__(self, graph: ir.Graph, numbers: Iterator[int]) -> None:
         self.graph = graph
-        self.numbers = (
-            numbers  # of values: a branch sees the values around it, so names must differ across all branches
-        )
+        self.numbers = numbers  # a branch sees the values around it, so no two values may have one name
         self.tape = Tape()
 
     def op(self, kind: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
