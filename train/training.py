@@ -8,6 +8,7 @@ import torch
 
 from robustinfer.errors import RecipeError, RunError, TrainingError
 
+from .batches import Batches
 from .booster import make_booster
 from .curves import draw_curves
 from .data import ImageData, load_data
@@ -77,7 +78,7 @@ def _prepare(recipe: Recipe, whole: ImageData, processes: Processes) -> tuple[Im
             f"No two images of {data.name} are {recipe.delta:g} apart in {recipe.norm} (at most {diameter:g} in pixel "
             "units of [0,1]); lower `delta`."
         )
-    processes.rows(recipe.batch)
+    Batches(recipe, 1, data, processes)  # refuses a batch that cannot be filled or shared
     return data, held_out
 
 
