@@ -34,6 +34,7 @@ _COMMANDS: tuple[str, ...] = (
     "verify",
     "report",
     "serve",
+    "bench",
 )
 
 

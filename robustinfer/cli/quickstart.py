@@ -55,12 +55,12 @@ def command(
         ordinary = _train(_ordinary(recipe), out / "ordinary", quiet=True)
     with _step(2, "export it as one file, and its first member as another"):
         model = _export(run, out / "digits.onnx", name="digits", stages=None)
-        single = _export(run, out / "single.onnx", name="single-member", stages=1)
+        single = _export(run, out / "first-member.onnx", name="first-member", stages=1)
     with _step(3, "attack every stage of it"):
         _evaluate(run)
     with _step(4, f"certify {images} test images, with both files"):
         certified = _certify(model, out / "certificates.jsonl", images, n)
-        _certify(single, out / "certificates-single.jsonl", images, n)
+        _certify(single, out / "certificates-first-member.jsonl", images, n)
     with _step(5, "verify one certificate by replay"):
         index = _verify(model, certified)
     with _step(6, "attack an ordinary network on the same images, and write the report"):

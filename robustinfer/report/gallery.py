@@ -113,7 +113,8 @@ def _noisy(image: Array, certificate: Certificate) -> Array:
         first=certificate.n0,
         out=out,
     )
-    return out[0]
+    sample: Array = out[0]
+    return sample
 
 
 def picture(image: Array, alternative: str) -> str:

@@ -102,7 +102,7 @@ def _expanded(paths: Iterable[Path]) -> Iterable[Path]:
 
 
 def _main_first(paths: Iterable[Path]) -> list[Path]:
-    """certificates.jsonl before certificates-single.jsonl: the model the report is about comes first."""
+    """certificates.jsonl before certificates-first-member.jsonl: the model the report is about comes first."""
     return sorted(paths, key=lambda path: (len(path.stem), path.stem))
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..errors import SettingError
 from ..files import sha256, write_text
-from ..summary import Summary
 from .figures import accuracy_by_stage, certified_accuracy, percent, time_by_stage
 from .gallery import attacked_section, certified_section
+from .headline import attack_words, headline
 from .material import CertificateSet, Material, RunFacts
 
 __all__ = ["render", "write_report"]
@@ -54,7 +54,7 @@ def render(material: Material, *, title: str | None = None) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(heading)}</title>\n<style>\n{style}</style></head>\n<body><main>\n"
-        f"<header><h1>{html.escape(heading)}</h1>{_headline(material)}</header>\n"
+        f"<header><h1>{html.escape(heading)}</h1>{headline(material)}</header>\n"
         + "\n".join(section for section in sections if section)
         + f"\n{notes}</main></body></html>\n"
     )
@@ -62,72 +62,6 @@ def render(material: Material, *, title: str | None = None) -> str:
 
 def _subject(material: Material) -> str:
     return material.sets[0].name if material.sets else str(material.runs[0].recipe["name"])
-
-
-def _headline(material: Material) -> str:
-    """The figures of the report in one sentence, and again one by one."""
-    boxes: list[tuple[str, str]] = []
-    words = []
-    if material.sets:
-        summary = material.sets[0].summary
-        chosen = _at(summary, _typical_radius(material))
-        correct = summary.accuracies[0]
-        words.append(
-            f"On {summary.images} test images of {html.escape(summary.data)}, {_members(material)} gives "
-            f"{percent(correct.accuracy)} the right label with a certificate, and proves it against every change of "
-            f"l2 length {chosen.radius:g} for {percent(chosen.accuracy)}"
-        )
-        boxes += [
-            (percent(correct.accuracy), "certified correct at some radius"),
-            (percent(chosen.accuracy), f"certified correct at radius {chosen.radius:g}"),
-            (f"{int(summary.acr * 1000) / 1000:.3f}", "average certified radius, l2, pixels in [0,1]"),
-        ]
-    if material.runs and material.runs[0].attack is not None:
-        attack = material.runs[0].attack
-        row = _whole(attack)
-        if row["robust"] is not None:
-            rate = percent(row["robust"]["rate"])
-            words.append(
-                f"under a {html.escape(_attack_words(attack))}, {rate} of {attack['images']} test images keep "
-                "the right label"
-            )
-            boxes.append((rate, f"right under attack, {attack['norm']} length {attack['delta']:g}"))
-    if material.runs:
-        seconds = sum(stage["seconds"] for stage in material.runs[0].stages)
-        boxes.append((f"{seconds:.0f} s", f"training, {len(material.runs[0].stages)} stages"))
-    sentence = "; ".join(words) or "No evaluation and no certificates yet"
-    tiles = "".join(f"<div><b>{figure}</b><span>{html.escape(label)}</span></div>" for figure, label in boxes)
-    return f'<p class="headline">{sentence[0].upper() + sentence[1:]}.</p><div class="figures">{tiles}</div>'
-
-
-def _members(material: Material) -> str:
-    if material.runs:
-        return f"a boosted ensemble of {len(material.runs[0].stages)} members"
-    return html.escape(material.sets[0].name)
-
-
-def _typical_radius(material: Material) -> float:
-    """The radius the model was trained to resist, if the table has it, else the median of the table."""
-    radii = [row.radius for row in material.sets[0].summary.accuracies]
-    wanted = material.runs[0].recipe["delta"] if material.runs and material.runs[0].recipe["norm"] == "l2" else None
-    return float(wanted) if wanted in radii else radii[len(radii) // 2]
-
-
-def _at(summary: Summary, radius: float) -> Any:
-    return next(row for row in summary.accuracies if row.radius == radius)
-
-
-def _whole(attack: Mapping[str, Any]) -> Any:
-    """The row of all stages."""
-    return max((row for row in attack["rows"] if row["stages"] is not None), key=lambda row: row["stages"])
-
-
-def _attack_words(attack: Mapping[str, Any]) -> str:
-    settings = attack["settings"]
-    if attack["attack"].startswith("pgd"):
-        starts = f" with {settings['restarts']} random starts" if settings["restarts"] > 1 else ""
-        return f"{settings['steps']}-step gradient attack{starts} of {attack['norm']} length {attack['delta']:g}"
-    return f"{attack['attack']} attack of {attack['norm']} length {attack['delta']:g}"
 
 
 def _certified(material: Material) -> str:
@@ -144,10 +78,22 @@ def _certified(material: Material) -> str:
         "<section><h2>Certified accuracy</h2>"
         "<p>The share of test images whose label is right and proven to stay the same within the radius"
         f"{against}. Bands are 95 % confidence intervals for all images of this kind. "
-        f"Sigma {first.sigma:g}, alpha {first.alpha:g}, {first.samples:.0f} samples an image on average.</p>"
+        f"Sigma {first.sigma:g}, alpha {first.alpha:g}, {first.samples:.0f} samples an image on average"
+        f"{_ceiling(material.sets[0])}.</p>"
         f'<div class="columns"><img class="plot" src="{picture}" alt="Certified accuracy against radius">'
         f"{_accuracy_table(material)}</div></section>"
     )
+
+
+def _ceiling(found: CertificateSet) -> str:
+    """The radius of an image that got every vote: more cannot be proven with so many samples."""
+    unanimous = [
+        entry.certificate.radius
+        for entry in found.entries
+        if entry.certificate.label is not None
+        and entry.certificate.counts[entry.certificate.label] == entry.certificate.samples_used - entry.certificate.n0
+    ]
+    return f", which cannot prove a radius above {max(unanimous):.3f}" if unanimous else ""
 
 
 def _accuracy_table(material: Material) -> str:
@@ -159,14 +105,14 @@ def _accuracy_table(material: Material) -> str:
             f"<td>{percent(table[radius].accuracy) if radius in table else '0.0 %'}</td>" for table in tables
         )
         rows.append(f"<tr><td>{radius:.2f}</td>{cells}</tr>")
-    facts = (
-        ("average radius", lambda s: f"{int(s.acr * 1000) / 1000:.3f}"),
-        ("abstained", lambda s: percent(s.abstained)),
-        ("wrong label", lambda s: percent(s.wrong)),
-    )
-    for label, value in facts:
-        cells = "".join(f"<td>{value(found.summary)}</td>" for found in material.sets)
-        rows.append(f"<tr><td>{label}</td>{cells}</tr>")
+    summaries = [found.summary for found in material.sets]
+    facts = {
+        "average radius": [f"{int(summary.acr * 1000) / 1000:.3f}" for summary in summaries],
+        "abstained": [percent(summary.abstained) for summary in summaries],
+        "wrong label": [percent(summary.wrong) for summary in summaries],
+    }
+    for label, values in facts.items():
+        rows.append(f"<tr><td>{label}</td>{''.join(f'<td>{value}</td>' for value in values)}</tr>")
     return f'<div class="scroll"><table><tr><th>radius</th>{head}</tr>{"".join(rows)}</table></div>'
 
 
@@ -183,7 +129,7 @@ def _under_attack(run: RunFacts) -> str:
     else:
         smoothed = " The attack and the answer both use mean scores over noise." if run.recipe["sigma"] else ""
         words = (
-            f"On {attack['images']} test images, under a {html.escape(_attack_words(attack))}: the share whose label "
+            f"On {attack['images']} test images, under a {html.escape(attack_words(attack))}: the share whose label "
             f"is right and stays right. Bars are 95 % confidence intervals.{smoothed}"
         )
         table = _attack_table(attack)
@@ -262,5 +208,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _block(title: str, rows: Mapping[str, str]) -> str:
-    items = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in rows.items())
-    return f'<h3>{html.escape(title)}</h3><dl class="settings">{items}</dl>'
+    wide = " two" if len(rows) > 20 else ""
+    items = "".join(
+        f"<div><dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd></div>" for key, value in rows.items()
+    )
+    return f'<h3>{html.escape(title)}</h3><dl class="settings{wide}">{items}</dl>'

@@ -1,0 +1,68 @@
+"""`robust bench`: how fast a model answers on this machine."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import note, print_json, print_text, progress
+from .options import Device, Json, Model, Threads
+
+if TYPE_CHECKING:
+    from ..throughput import Throughput
+
+__all__ = ["command"]
+
+
+def command(
+    model: Model,
+    batches: Annotated[
+        str, typer.Option(help="Batch sizes to try, separated by commas.", metavar="N,N,...")
+    ] = "1,16,64,256,1024",
+    seconds: Annotated[float, typer.Option(help="Time for each measurement.", min=0.0)] = 1.0,
+    device: Device = "auto",
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Measure samples a second: the engine alone, whole certificates, and what the machine could do at most.
+
+    The limit is the speed of a float32 matrix product, measured in the same run, divided by the cost of a sample.
+
+    [bold]robust bench digits.onnx[/bold]
+    """
+    from ..errors import SettingError
+    from ..inspection import inspect_model
+    from ..predictor import Predictor
+    from ..throughput import measure_throughput
+
+    try:
+        sizes = [int(size) for size in batches.split(",")]
+    except ValueError as error:
+        raise SettingError(f"Expected batch sizes such as 1,64,256, found {batches!r}.") from error
+    if min(sizes) < 1:
+        raise SettingError(f"Expected batch sizes of at least 1, found {batches!r}.")
+    predictor = Predictor.load(model, device=device, threads=threads)
+    flops = inspect_model(model).flops
+    with progress("measuring", total=len(sizes) + 2) as advance:
+        found = measure_throughput(predictor, flops=flops, batches=sizes, seconds=seconds, progress=advance)
+    print_json(found.to_json()) if json else _print_table(found)
+
+
+def _print_table(found: "Throughput") -> None:
+    print_text(f"{found.model} on {found.device}, {found.engine_name}; samples a second")
+    print_text(f"{'':<24}{'batch':>6}{'median':>12}{'best':>12}")
+    for rate in found.engine:
+        print_text(f"{'engine alone':<24}{rate.batch:>6}{rate.median:>12,.0f}{rate.best:>12,.0f}")
+    certify = f"certify, n = {found.certify_samples:,}"
+    print_text(f"{certify:<24}{found.batch:>6}{found.certify:>12,.0f}")
+    if found.limit is None or found.gflops is None or found.flops is None:
+        print_text(
+            "machine's limit: not known (it needs a CPU, and the cost of the graph: pip install robustinfer[train])"
+        )
+        return
+    print_text(f"{'machine at most':<24}{'':>6}{found.limit:>12,.0f}")
+    print_text(
+        f"matrix product {found.gflops:,.0f} GFLOP/s, {found.flops / 1e6:,.2f} MFLOP a sample: certificates run at "
+        f"{found.share:.0%} of the machine's limit"
+    )
+    if found.disturbed:
+        note("The engine was faster than the limit, so other work disturbed the measurement: repeat it.")

@@ -1,0 +1,133 @@
+"""How fast a model answers on this machine, and how fast the machine could be.
+
+The machine's own limit is the rate of a large float32 matrix product, measured in the same run: no network made of
+convolutions and matrix products is faster than its operations at that rate.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .predictor import Predictor
+
+__all__ = ["Throughput", "measure_throughput"]
+
+_SIDE = 512  # large enough for full speed, short enough to find a quiet moment on a busy machine
+BATCHES = (1, 16, 64, 256, 1024)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Samples a second of the engine alone at one batch size: the median and the best of several timings."""
+
+    batch: int
+    median: float
+    best: float
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """The speed of a model on this machine.
+
+    `engine` has the rates of the engine alone, `certify` is the rate of whole certificates at the best batch, noise and
+    statistics included. `gflops` is the machine's float32 matrix product in GFLOP a second, `flops` the cost of a
+    sample, `limit` their quotient in samples a second; None where the graph cannot be read or runs elsewhere.
+    """
+
+    model: str
+    digest: str
+    engine_name: str
+    device: str
+    engine: tuple[Rate, ...]
+    batch: int
+    certify: float
+    certify_samples: int
+    gflops: float | None
+    flops: int | None
+    limit: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The part of the machine's limit that certification reaches."""
+        return self.certify / self.limit if self.limit else None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the engine was faster than the limit, which only happens when other work slowed the machine down."""
+        return self.limit is not None and max(rate.best for rate in self.engine) > self.limit
+
+    def to_json(self) -> dict[str, Any]:
+        """The measurement as a JSON object."""
+        return dataclasses.asdict(self) | {"share": self.share, "disturbed": self.disturbed}
+
+
+def measure_throughput(
+    predictor: Predictor,
+    *,
+    flops: int | None,
+    batches: Sequence[int] = BATCHES,
+    seconds: float = 1.0,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Throughput:
+    """Time the engine at each batch size, a certificate at the best one, and the machine, `seconds` each."""
+    rng = np.random.default_rng(0)
+    spec = predictor.card.input
+    rates = []
+    for batch in batches:
+        images = rng.random((batch, *spec.shape), dtype=np.float32)
+        runs = _times(partial(predictor.engine.scores, images), seconds)
+        rates.append(Rate(batch, batch / float(np.median(runs)), batch / min(runs)))
+        progress(1)
+    best = max(rates, key=lambda rate: rate.median)
+    certify, samples = _certify_rate(predictor, best, seconds, rng.integers(0, 256, spec.shape, dtype=np.uint8))
+    progress(1)
+    gflops = _matrix_product(rng, seconds) if predictor.device == "cpu" else None
+    progress(1)
+    return Throughput(
+        model=predictor.card.name,
+        digest=predictor.digest,
+        engine_name=predictor.engine.name,
+        device=predictor.device,
+        engine=tuple(rates),
+        batch=best.batch,
+        certify=certify,
+        certify_samples=samples,
+        gflops=gflops,
+        flops=flops,
+        limit=gflops * 1e9 / flops if gflops and flops else None,
+    )
+
+
+def _times(action: Callable[[], Any], seconds: float) -> list[float]:
+    """How long each repetition took, until the seconds are over and at least three are done; the first is a warm-up."""
+    action()
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(taken) < 3:
+        begun = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - begun)
+    return taken
+
+
+def _certify_rate(predictor: Predictor, rate: Rate, seconds: float, image: Any) -> tuple[float, int]:
+    """Samples a second of whole certificates, and the samples of each: about as many as fit into the time."""
+    sized = Predictor(predictor.engine, predictor.card, digest=predictor.digest, batch=rate.batch)
+    n = int(min(100_000, max(1000, rate.median * seconds)))
+    sigma = predictor.card.sigma or 0.25
+    used = sized.certify(image, n=n, sigma=sigma, seed=0).samples_used
+    runs = _times(lambda: sized.certify(image, n=n, sigma=sigma, seed=0), seconds)
+    return used / float(np.median(runs)), used
+
+
+def _matrix_product(rng: np.random.Generator, seconds: float) -> float:
+    """GFLOP a second of the best of several float32 products."""
+    left, right = (rng.random((_SIDE, _SIDE), dtype=np.float32) for _ in range(2))
+    out = np.empty_like(left)
+    runs = _times(lambda: np.matmul(left, right, out=out), seconds)
+    return float(2 * _SIDE**3 / min(runs) / 1e9)
