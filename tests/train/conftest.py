@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-
 from robust.train import Recipe
 
 

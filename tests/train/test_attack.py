@@ -4,13 +4,13 @@ import warnings
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
 from robust.train.attack import frozen, n_fgsm, pgd
 from robust.train.members import build_member
 from robust.train.randomness import Draws
 from robust.train.threat import L2Ball, LinfBall, ball
+from torch import Tensor, nn
+from torch.nn import functional
+
 from robustinfer import InputSpec
 
 NORMS = [("linf", 0.1), ("linf", 0.3), ("l2", 0.5), ("l2", 3.0)]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-
 from robust.train import Recipe, train
 from robust.train.batches import Batches
 from robust.train.data import load_data
 from robust.train.pixels import FilePixels, folder_pixels
 from robust.train.processes import Processes
+
 from robustinfer.errors import DataError, RecipeError, RobustinferError
 
 
@@ -76,7 +76,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_missing_sets_say_where_they_belong(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no complete mnist in .*--data, or add --download"):
+    with pytest.raises(DataError, match=r"no complete mnist in .*--data, or add --download"):
         load_data("mnist", root=tmp_path)
     with pytest.raises(DataError, match="A data set is digits, mnist, cifar10, imagenet"):
         load_data("mmnist")

@@ -5,12 +5,11 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
 from robust.train import Ensemble, Recipe
 from robust.train.objective import Batch, Objective, StageModel, example_loss
 from robust.train.randomness import Draws
+from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Scale(nn.Module):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from robust.train import Recipe, Run, train
 from robust.train.processes import Processes
+
 from robustinfer.errors import DeviceError, SettingError
 
 

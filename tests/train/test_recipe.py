@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-
 from robust.train import Recipe, builtin_recipes
 from robust.train.settings import describe
+
 from robustinfer.errors import RecipeError
 
 DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from robust.train import Recipe, Run, train
 from robust.train import run as run_module
 from robust.train.stage import StageTrainer
+
 from robustinfer.errors import RunError
 
 

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-
 from robust.train import Recipe
 from robust.train.schedule import cosine_learning_rate, ramped_delta, stage_cost
 
