@@ -85,16 +85,11 @@ def properties(
         "metrics_address": f"http://{_bound(addresses.metrics_host)}:{addresses.metrics_port}",
         # A file in a folder only its owner can enter: nobody else can scale, describe or change models.
         "management_address": f"unix:{addresses.management}",
-        # gRPC cannot be switched off. It stays on this machine, on ports nobody is told, and its connections are cut
-        # before a call on them can finish.
+        # gRPC cannot be switched off: it gets any free ports, which the launcher closes (see `listeners`).
         "grpc_inference_address": "127.0.0.1",
         "grpc_management_address": "127.0.0.1",
         "grpc_inference_port": "0",
         "grpc_management_port": "0",
-        "grpc_inference_max_connection_age_ms": "1",
-        "grpc_management_max_connection_age_ms": "1",
-        "grpc_inference_max_connection_age_grace_ms": "1",
-        "grpc_management_max_connection_age_grace_ms": "1",
         # TorchServe's tokens have 48 bits, change every hour and are asked for on /ping too. The handler checks a
         # better one, in constant time.
         "disable_token_authorization": "true",

@@ -18,7 +18,7 @@ from types import TracebackType
 from robustinfer.errors import MissingExtraError, ServeError
 from robustinfer.files import write_text
 
-from . import logs, metrics, probes
+from . import listeners, logs, metrics, probes
 from .archive import pack
 from .configuration import Addresses, model_config, properties, render
 from .devices import allot
@@ -31,6 +31,7 @@ __all__ = ["Launcher"]
 
 TOKEN_ENVIRONMENT = "ROBUST_SERVE_TOKEN"
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes on Linux, 103 on macOS
+_GRPC_PORTS = 2
 _SETTLE = 0.3  # seconds between a worker's last answer and the last byte to the client
 
 
@@ -57,6 +58,7 @@ class Launcher:
         self._folder: Path | None = None
         self._process: OwnedProcess | None = None
         self._wanted_end = threading.Event()
+        self.grpc_closed = False
         self.addresses = self._choose_addresses(Path("management.sock"))
 
     def __enter__(self) -> "Launcher":
@@ -97,6 +99,7 @@ class Launcher:
                         "the lines above say why (startup_timeout in the configuration allows more time)."
                     )
                 time.sleep(0.05)
+        self.grpc_closed = self._close_grpc()
 
     def wait(self) -> None:
         """Return when the end is asked for; raise `ServeError` if the server dies by itself."""
@@ -207,6 +210,14 @@ class Launcher:
         metrics_port = self.options.metrics_port if self.options.metrics_port is not None else beside
         metrics_port = metrics_port or _require_free(self.options.metrics_host, 0)
         return Addresses(self.options.host, port, self.options.metrics_host, metrics_port, management)
+
+    def _close_grpc(self) -> bool:
+        """Close TorchServe's gRPC ports, which it opens after the others; False where that is not possible."""
+        keep = (self.addresses.port, self.addresses.metrics_port)
+        deadline = time.monotonic() + 5
+        while len(listeners.listening_ports(self.pid)) < len(keep) + _GRPC_PORTS and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return listeners.close_other_listeners(self.pid, keep=keep)
 
     def _check_alive(self) -> None:
         code = self._process.exit_code() if self._process else 1

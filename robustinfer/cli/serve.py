@@ -79,6 +79,8 @@ def command(
     note("Starting TorchServe ...")
     with launcher.signals(), launcher:
         launcher.wait_ready()
+        if not launcher.grpc_closed:
+            note("TorchServe's gRPC ports could not be closed; programs on this machine can reach them.")
         _print_addresses(launcher, as_json=as_json)
         sys.stdout.flush()  # whoever reads this through a pipe waits for it
         launcher.wait()

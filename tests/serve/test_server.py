@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from robust.serve.listeners import listening_ports
 
 from robustinfer import Certificate, Predictor
 
@@ -169,6 +170,9 @@ def test_health_needs_no_token_and_everything_else_does(server: Server, image: A
 
 
 def test_the_management_interface_is_not_on_the_network(server: Server) -> None:
+    # TorchServe opens four ports; the two of gRPC are closed, so nothing but these is left to talk to.
+    ports = {httpx.URL(address).port for address in (server.url, server.metrics)}
+    assert set(listening_ports(server.pid)) == ports
     with server.http() as http:
         for method, address in (("GET", "/models"), ("POST", "/models?url=x.mar"), ("DELETE", "/models/tiny")):
             assert http.request(method, address).status_code in (404, 405)
