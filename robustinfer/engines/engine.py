@@ -13,7 +13,7 @@ from ..card import CARD_KEY, Card
 from ..errors import ModelFileError
 from ..files import sha256
 
-__all__ = ["Engine", "Loaded", "card_in_archive", "load_engine"]
+__all__ = ["Engine", "Loaded", "card_in_archive", "good_batch", "load_engine"]
 
 
 class Engine(Protocol):
@@ -42,6 +42,15 @@ class Loaded:
     engine: Engine
     card: Card | None
     digest: str
+
+
+def good_batch(values: int) -> int:
+    """A good number of samples of `values` values for one run: a power of two from 16 to 1024.
+
+    About 2^20 values of input (4 MB) make a run long enough to hide its fixed cost, and small enough for its
+    activations: measured, speed no longer grows beyond it, and memory does (benchmarks/certify_speed.py).
+    """
+    return max(16, min(1024, 1 << max(0, ((1 << 20) // max(values, 1)).bit_length() - 1)))
 
 
 def load_engine(path: str | os.PathLike[str], *, device: str, threads: int | None) -> Loaded:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import numpy.typing as npt
 
 from ..errors import CardError, DeviceError, EngineError, MissingExtraError, ModelFileError
 from ..files import sha256
+from .engine import good_batch
 
 __all__ = ["OnnxEngine"]
 
 log = logging.getLogger("robustinfer")
 
+_BATCH = 256  # where the graph leaves the size of its images open
 _IN_MEMORY = 1 << 30  # larger files are opened by name: they may have their weights beside them
 
 
@@ -28,6 +31,8 @@ class OnnxEngine:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         options.log_severity_level = 3  # its warnings are about its own optimisations; errors are raised
+        # Batches vary in size, and a memory plan is kept for every size: plans cost memory and, measured, save no time.
+        options.enable_mem_pattern = False
         # ONNX Runtime would fall back to the CPU without a word; a user who named a device wants that device.
         if device not in {"auto", "cpu"}:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -47,7 +52,8 @@ class OnnxEngine:
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self._input = _named(self._session.get_inputs(), "image")
         self._output = _named(self._session.get_outputs(), "scores").name
-        self.batch = 256
+        sizes = self.input_shape[1:]
+        self.batch = good_batch(math.prod(sizes)) if all(isinstance(size, int) for size in sizes) else _BATCH
         log.info("%s runs on %s with %s", path, self.device, self.name)
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from robustinfer import Card, InputSpec, Predictor
+from robustinfer.engines.engine import good_batch
 from robustinfer.errors import EngineError, MissingExtraError
 
 SHAPE = (3, 4, 4)
@@ -132,3 +133,8 @@ class MissingModule:
         if name.split(".")[0] == self._name:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None  # noqa: RET501  # the protocol's answer for "not mine"
+
+
+@pytest.mark.parametrize(("values", "batch"), [(1, 1024), (784, 1024), (3072, 256), (150_528, 16), (10**9, 16)])
+def test_the_batch_fits_the_size_of_the_images(values, batch):
+    assert good_batch(values) == batch
