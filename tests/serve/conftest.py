@@ -19,7 +19,7 @@ import pytest
 
 from robustinfer import Client, Predictor
 
-from .models import brightness_model
+from .models import brightness_model, brightness_script
 
 TOKEN = "a-token-for-tests-only-0123456789"
 
@@ -113,8 +113,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def colour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another one: 4 x 4 colour images."""
-    return brightness_model(tmp_path_factory.mktemp("models") / "colour.onnx", name="colour", shape=(3, 4, 4))
+    """A TorchScript file: 4 x 4 colour images."""
+    return brightness_script(tmp_path_factory.mktemp("models") / "colour.pt", name="colour", shape=(3, 4, 4))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
-"""A tiny model with known answers, for the tests of serving."""
+"""Tiny models with known answers, for the tests of serving."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -8,12 +9,35 @@ from robustinfer import Card, InputSpec
 
 from ..conftest import linear_graph
 
+Shape = tuple[int, int, int]
 
-def brightness_model(path: Path, *, name: str = "tiny", shape: tuple[int, int, int] = (1, 8, 8)) -> Path:
-    """A model file that tells dark (mean pixel below 0.25), medium and bright (above 0.75) images apart."""
+
+def _brightness(name: str, shape: Shape) -> tuple[Any, Any, Card]:
+    """A model that tells dark (mean pixel below 0.25), medium and bright (above 0.75) apart: weights, bias, card."""
     card = Card(classes=("dark", "medium", "bright"), input=InputSpec(*shape), name=name, sigma=0.25)
     size = card.input.size
     weights = np.repeat(np.array([[-4.0], [0.0], [4.0]], dtype=np.float32), size, axis=1) / np.float32(size)
-    bias = np.array([1.5, 0.5, -2.5], dtype=np.float32)
+    return weights, np.array([1.5, 0.5, -2.5], dtype=np.float32), card
+
+
+def brightness_model(path: Path, *, name: str = "tiny", shape: Shape = (1, 8, 8)) -> Path:
+    """The model as an ONNX file."""
+    weights, bias, card = _brightness(name, shape)
     path.write_bytes(linear_graph(weights, bias, shape, card))
+    return path
+
+
+def brightness_script(path: Path, *, name: str, shape: Shape) -> Path:
+    """The model as a TorchScript file, or, by its suffix, as a pt2 file."""
+    import torch
+    from robust.export import export_ensemble
+    from robust.train.ensemble import Ensemble
+
+    weights, bias, card = _brightness(name, shape)
+    head = torch.nn.Linear(card.input.size, len(card.classes))
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(weights))
+        head.bias.copy_(torch.from_numpy(bias))
+    member = torch.nn.Sequential(torch.nn.Flatten(), head)
+    export_ensemble(Ensemble([member], [1.0]).eval(), card, path, samples=100)
     return path
