@@ -18,18 +18,21 @@ PILOT_MISS = 0.01  # probability that the pilot's interval misses p_A; costs sam
 def needed(smoothing: Smoothing, pilot: Votes, top: int, n: int, alpha: float, tolerance: float) -> int:
     """The sample size that comes within `tolerance` of n samples, for every p_A the pilot leaves open; 0 if none can.
 
+    The tolerance is met by the radius at the rates that are expected; the luck of the draw comes on top of it.
     For the two-class bound the runner-up's p_B is planned for as well, as if 1 - p_B were p_A: the radius is the mean
     of the two parts, so it is within the tolerance if both are.
     """
     lower, upper = shares(smoothing, alpha, len(pilot))
+    table_a = _table(smoothing.sigma, n, lower, tolerance)
     a_low, a_high = _interval(pilot, top)
-    size = _table(smoothing.sigma, n, lower, tolerance).largest(a_low, a_high)
     if upper is None:
-        return size
+        # Below the rate from which n samples prove a radius, there is nothing to come close to.
+        return table_a.largest(max(a_low, table_a.provable), a_high) if a_high > table_a.provable else 0
+    table_b = _table(smoothing.sigma, n, upper, tolerance)
     b_low, b_high = _interval(pilot, runner_up(pilot, top))
-    if size == 0 and a_high > b_low:
-        return n  # p_A may be below 1/2 and still above p_B, where the table has nothing to say
-    return max(size, _table(smoothing.sigma, n, upper, tolerance).largest(1.0 - b_high, 1.0 - b_low))
+    if table_a.reach(a_high) + table_b.reach(1.0 - b_low) <= 0:
+        return 0
+    return max(table_a.largest(a_low, a_high), table_b.largest(1.0 - b_high, 1.0 - b_low))
 
 
 def _interval(pilot: Votes, index: int) -> tuple[float, float]:
@@ -44,6 +47,7 @@ class _SizeTable:
 
     rates: npt.NDArray[np.float64]
     sizes: npt.NDArray[np.int64]
+    radii: npt.NDArray[np.float64]  # sigma Phi^-1(p_lower) of n samples at these rates; negative below 1/2
 
     def largest(self, low: float, high: float) -> int:
         """The largest need over an interval of rates."""
@@ -51,21 +55,30 @@ class _SizeTable:
         last = min(int(np.searchsorted(self.rates, high, side="left")), len(self.rates) - 1)
         return int(self.sizes[first : last + 1].max())
 
+    def reach(self, rate: float) -> float:
+        """The radius of n samples at this rate."""
+        return float(np.interp(rate, self.rates, self.radii))
+
+    @property
+    def provable(self) -> float:
+        """The largest rate at which n samples prove no radius."""
+        return float(self.rates[self.radii <= 0].max())
+
 
 @functools.lru_cache(maxsize=32)
 def _table(sigma: float, n: int, alpha: float, tolerance: float) -> _SizeTable:
     """Needs on a grid that is fine where radii change fast: even in p up to 0.99, geometric in 1 - p beyond."""
-    rates = np.concatenate([np.linspace(0.5, 0.99, 128), 1 - np.geomspace(0.01, 0.5 / n, 128), [1.0]])
+    rates = np.concatenate([np.linspace(0.01, 0.99, 256), 1 - np.geomspace(0.01, 0.5 / n, 128)[1:], [1.0]])
 
     def radius(size: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         p = clopper_pearson_lower(np.round(size * rates), size, alpha)
         values: npt.NDArray[np.float64] = sigma * ndtri(np.clip(p, 1e-300, 1 - 2.0**-53))
         return values
 
-    goal = radius(np.full(len(rates), n)) - tolerance
+    whole = radius(np.full(len(rates), n))
     low, high = np.ones(len(rates), dtype=np.int64), np.full(len(rates), n, dtype=np.int64)
     while (low < high).any():
         middle = (low + high) // 2
-        enough = radius(middle) >= goal
+        enough = radius(middle) >= whole - tolerance
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-    return _SizeTable(rates, np.where(goal + tolerance <= 0, 0, high))
+    return _SizeTable(rates, high, whole)

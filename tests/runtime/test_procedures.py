@@ -200,3 +200,11 @@ def test_looks_grow_and_end_at_n(n, start):
     assert sizes[0] == min(n, start)
     assert sizes[-1] == n
     assert all(a < b <= procedures.GROWTH * a + 1 for a, b in itertools.pairwise(sizes))
+
+
+def test_a_plan_below_one_half_follows_the_runner_up():
+    """Two-class: p_A = 0.44 against 0.3 is worth some samples, though not all; with p_A below p_B none are."""
+    plan = {"n": 100_000, "alpha": 0.001, "tolerance": 0.05}
+    assert 0 < needed(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
+    assert needed(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
+    assert needed(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
