@@ -98,13 +98,13 @@ class StageTrainer:
 
     def fit(self) -> None:
         """Train to the end of the stage."""
-        self.batches.offsets = self._cached_offsets()
+        self.batches.offsets = self.cached_offsets()
         self.journal.watcher.stage(self.number, self.epochs, self.batches.steps)
         begun, saved = time.monotonic() - self.seconds, time.monotonic()
         self.model.train()
         while self.epoch < self.epochs:
             while self.step < self.batches.steps:
-                self.losses.append(self._update())
+                self.losses.append(self.update())
                 self.step += 1
                 self.seconds = time.monotonic() - begun
                 if self.step % _LOG_STEPS == 0:
@@ -118,7 +118,7 @@ class StageTrainer:
             self.model.load_state_dict(self.best.tensors)
         self.model.eval()
 
-    def _update(self) -> Tensor:
+    def update(self) -> Tensor:
         """One gradient step on {w_t, beta_t}; the loss stays on the device."""
         recipe, fraction = self.recipe, self.epoch + self.step / self.batches.steps
         rate = cosine_learning_rate(recipe.learning_rate, fraction / self.epochs)
@@ -187,7 +187,7 @@ class StageTrainer:
         elif accuracy >= self.good.accuracy:
             self.good = _Snapshot(accuracy, _clone(self.model.state_dict()))
 
-    def _cached_offsets(self) -> Tensor | None:
+    def cached_offsets(self) -> Tensor | None:
         """f_s(x_i) of each frozen member for all training images: eq. (adv-greedy) needs no more of the past.
 
         Not with augmentation, where the image of a step is not x_i: then they are computed with the step.

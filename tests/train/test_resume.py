@@ -45,7 +45,7 @@ def test_resume_after_any_update(
 ) -> None:
     recipe = tiny.replace(checkpoint_seconds=0)
     whole = uninterrupted(recipe)
-    original, done = StageTrainer._update, 0
+    original, done = StageTrainer.update, 0
 
     def counted(self: StageTrainer) -> Any:
         nonlocal done
@@ -55,7 +55,7 @@ def test_resume_after_any_update(
         return original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StageTrainer, "_update", counted)
+        patch.setattr(StageTrainer, "update", counted)
         with pytest.raises(Killed):
             train(recipe, tmp_path / "run", device="cpu")
     resumed = train(recipe, tmp_path / "run", device="cpu", resume=True)
