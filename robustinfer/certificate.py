@@ -9,11 +9,19 @@ from typing import Any, Literal, TypeVar
 
 from .errors import CertificateError
 
-__all__ = ["Certificate", "ModelReference", "Prediction"]
+__all__ = ["METHOD", "VOTES_METHOD", "Certificate", "MemberVotes", "ModelReference", "Prediction"]
 
 Mode = Literal["fixed", "radius", "tolerance", "deadline"]
 Bound = Literal["top-class", "two-class"]
 
+METHOD = "clopper-pearson"
+VOTES_METHOD = "clopper-pearson/votes"
+"""Each member is certified at its share of alpha, and the radius is that of their weighted plurality vote."""
+
+VOTES_GUARANTEE = (
+    "no change of the image with l2 norm below the radius alters the weighted plurality vote of the smoothed members; "
+    "wrong with probability at most alpha"
+)
 GUARANTEE = (
     "no change of the image with l2 norm below the radius alters the label of the smoothed classifier; "
     "wrong with probability at most alpha"
@@ -70,6 +78,22 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class MemberVotes:
+    """One member's part in a certificate from votes: what its own votes prove at its share of alpha.
+
+    An abstention has `label` None and `radius` 0, and counts against every label.
+    """
+
+    weight: float
+    label: int | None
+    radius: float
+    p_lower: float
+    p_upper_runner_up: float | None
+    counts: tuple[int, ...]
+    invalid: int
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Label, radius, and everything needed to check them again.
 
@@ -83,6 +107,10 @@ class Certificate:
     "out of reach" (it cannot be, most likely), "planned" (the pilot's plan was carried out), "exhausted", "deadline"
     or "interrupted". `looks` is the number of times the counts were looked at (modes radius and deadline), each of
     which has its share of alpha. `image` is the digest of the pixels that were certified.
+
+    The method "clopper-pearson/votes" is that of a votes file: the label is that of the weighted plurality vote of the
+    smoothed members, `members` holds what each of them proves, `p_lower` and `p_upper_runner_up` are those of the
+    member whose radius is the certificate's, and `counts` are the plurality votes of the samples.
     """
 
     label: int | None
@@ -110,6 +138,7 @@ class Certificate:
     image: str
     model: ModelReference
     seconds: float
+    members: tuple[MemberVotes, ...] = ()
 
     def __post_init__(self) -> None:
         if self.abstained != (self.label is None) or (self.abstained and self.radius != 0.0):
@@ -121,10 +150,21 @@ class Certificate:
                 f"A certificate's votes add up to its samples; this one has {sum(self.counts)} + {self.invalid} votes "
                 f"of {self.samples_used} - {self.n0} samples."
             )
+        if bool(self.members) != (self.method == VOTES_METHOD):
+            raise CertificateError(
+                f"A certificate has members if its method is {VOTES_METHOD!r}, and only then; this one has "
+                f"{len(self.members)} and the method {self.method!r}."
+            )
+        for member in self.members:
+            if sum(member.counts) + member.invalid != self.samples_used - self.n0:
+                raise CertificateError("Each member's votes add up to the samples of a certificate; here they do not.")
 
     def to_json(self) -> dict[str, Any]:
-        """The certificate as a JSON object (also the HTTP answer)."""
-        return dataclasses.asdict(self) | {"guarantee": GUARANTEE}
+        """The certificate as a JSON object (also the HTTP answer); `members` only where there are some."""
+        document = dataclasses.asdict(self)
+        if not self.members:
+            del document["members"]
+        return document | {"guarantee": VOTES_GUARANTEE if self.members else GUARANTEE}
 
     @classmethod
     def from_json(cls, document: Any) -> "Certificate":
@@ -144,17 +184,25 @@ def _read(cls: type[_Answer], document: Any) -> _Answer:
     if not isinstance(document, Mapping):
         raise CertificateError(f"A {cls.__name__.lower()} is a JSON object; found {type(document).__name__}.")
     names = {field.name for field in dataclasses.fields(cls)}
-    missing = sorted(names - document.keys())
+    missing = sorted(names - document.keys() - {"members"})
     if missing:
         raise CertificateError(f"This is no {cls.__name__.lower()}: {', '.join(missing)} missing.")
-    values = {name: document[name] for name in names}
+    values = {name: document[name] for name in names & document.keys()}
     try:
         values["counts"] = tuple(values["counts"])
         _check_numbers(values)
         values["model"] = ModelReference(**values["model"])
+        if "members" in values:
+            values["members"] = tuple(_read_member(member) for member in values["members"])
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise CertificateError(f"This {cls.__name__.lower()} is malformed: {error}.") from error
+
+
+def _read_member(document: Mapping[str, Any]) -> MemberVotes:
+    values = {**document, "counts": tuple(document["counts"])}
+    _check_numbers(values)
+    return MemberVotes(**values)
 
 
 def _check_numbers(values: Mapping[str, Any]) -> None:

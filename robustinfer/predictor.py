@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .card import Card
-from .certificate import Certificate, ModelReference, Prediction
+from .certificate import Certificate, MemberVotes, ModelReference, Prediction
 from .engines import Engine, load_engine
 from .errors import CardError, DigestError, RobustinferError, SettingError
 from .images import as_batch, image_digest, to_unit
 from .noise import derive_seed, noise_name
-from .procedures import Outcome
+from .procedures import MemberOutcome, Outcome
 from .replay import Replay, replay
 from .requests import Question, Request
-from .scheduler import Job, Pace, checked_scores, run
+from .scheduler import Job, Pace, run
+from .tally import Tally, plurality, vote_weights
 
 __all__ = ["Predictor"]
 
@@ -39,6 +40,7 @@ class Predictor:
     def __init__(self, engine: Engine, card: Card, *, digest: str = "", batch: int | None = None) -> None:
         if batch is not None and batch < 1:
             raise SettingError(f"Expected a batch of at least 1, found {batch}.")
+        vote_weights(card)  # refuses a votes file whose members have no weights
         self.engine = engine
         self.card = card
         self.digest = digest
@@ -87,14 +89,19 @@ class Predictor:
         return ModelReference(self.card.name, self.card.version, self.digest)
 
     def scores(self, images: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Plain ensemble scores (N, K), without noise and without any guarantee."""
+        """Plain ensemble scores (N, K), without noise and without any guarantee.
+
+        For a votes file they are the votes: the share of the members' weights that each class has.
+        """
         batch = as_batch(images, self.card.input)
-        classes = len(self.card.classes)
+        tally = Tally.of(self.card, members=False)
         pieces = [
-            checked_scores(self.engine, to_unit(batch[i : i + self.batch]), classes)
-            for i in range(0, len(batch), self.batch)
+            tally.scores(self.engine, to_unit(batch[i : i + self.batch])) for i in range(0, len(batch), self.batch)
         ]
-        return np.concatenate(pieces) if pieces else np.empty((0, classes), dtype=np.float32)
+        if not pieces:
+            return np.empty((0, tally.classes), dtype=np.float32)
+        scores = np.concatenate(pieces)
+        return plurality(scores, tally.weights) if tally.weights else scores
 
     def predict(
         self,
@@ -105,13 +112,16 @@ class Predictor:
         sigma: float | None = None,
         noise: Any = None,
         seed: int | None = None,
+        members: bool | None = None,
         stop: threading.Event | None = None,
     ) -> Prediction:
         """The label of the smoothed classifier, or an abstention; wrong with probability at most alpha.
 
         At most n samples are drawn, and fewer as soon as the label is clear.
         """
-        request = Request(image=image, mode="predict", n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed)
+        request = Request(
+            image=image, mode="predict", n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed, members=members
+        )
         answer = self._answer(request, stop, None)
         assert isinstance(answer, Prediction)
         return answer
@@ -130,6 +140,7 @@ class Predictor:
         sigma: float | None = None,
         noise: Any = None,
         seed: int | None = None,
+        members: bool | None = None,
         stop: threading.Event | None = None,
         progress: Progress | None = None,
     ) -> Certificate:
@@ -139,6 +150,9 @@ class Predictor:
         tolerance=t  a radius within t of what n samples would give, from fewer samples
         deadline=s   the best certificate that s seconds can buy
         otherwise    n samples
+
+        A votes file certifies each of its members, all on the same samples, and combines their votes; members=False
+        certifies its plurality vote as one classifier.
 
         Setting `stop` (a threading.Event) ends the work at once; with `radius` or `deadline` the best certificate
         so far is returned, which is valid at any moment; otherwise the answer is an abstention.
@@ -155,6 +169,7 @@ class Predictor:
             sigma=sigma,
             noise=noise,
             seed=seed,
+            members=members,
         )
         answer = self._answer(request, stop, progress)
         assert isinstance(answer, Certificate)
@@ -214,12 +229,10 @@ class Predictor:
         return self._result(job)
 
     def _job(self, request: Request, stop: threading.Event | None) -> Job:
-        return Job(request.ask(self.card), len(self.card.classes), stop)
+        return Job(request.ask(self.card), stop)
 
     def _run(self, jobs: Iterator[Job], progress: Progress | None) -> Iterator[Job]:
-        return run(
-            self.engine, jobs, batch=self.batch, classes=len(self.card.classes), pace=self._pace, progress=progress
-        )
+        return run(self.engine, jobs, batch=self.batch, pace=self._pace, progress=progress)
 
     def _result(self, job: Job) -> Answer:
         outcome = job.outcome
@@ -255,7 +268,7 @@ def _certificate(predictor: Predictor, question: Question, outcome: Outcome, sec
         abstained=outcome.label is None,
         radius=outcome.radius,
         norm="l2",
-        method="clopper-pearson",
+        method=question.method,
         bound=question.smoothing.bound,
         mode=question.mode,
         noise=noise_name(question.noise),
@@ -275,6 +288,19 @@ def _certificate(predictor: Predictor, question: Question, outcome: Outcome, sec
         image=image_digest(question.image),
         model=predictor.model,
         seconds=round(seconds, 6),
+        members=tuple(_member_votes(member) for member in outcome.members),
+    )
+
+
+def _member_votes(member: MemberOutcome) -> MemberVotes:
+    return MemberVotes(
+        weight=member.weight,
+        label=member.label,
+        radius=member.radius,
+        p_lower=member.p_lower,
+        p_upper_runner_up=member.p_upper,
+        counts=tuple(int(votes) for votes in member.counts[:-1]),
+        invalid=int(member.counts[-1]),
     )
 
 

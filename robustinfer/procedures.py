@@ -35,6 +35,8 @@ from .planning import needed
 __all__ = [
     "ANYTIME_START",
     "DECIDE_START",
+    "FUTILITY",
+    "MemberOutcome",
     "Outcome",
     "Procedure",
     "anytime",
@@ -52,8 +54,23 @@ ANYTIME_START = 32  # the same under a deadline, where an early answer counts
 
 
 @dataclass(frozen=True)
+class MemberOutcome:
+    """What a procedure found about one member, where members vote (`member_procedures.py`)."""
+
+    weight: float
+    label: int | None
+    radius: float
+    p_lower: float
+    p_upper: float | None
+    counts: Votes
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What a procedure found. `label` None is an abstention. `counts` are the votes of the estimation samples."""
+    """What a procedure found. `label` None is an abstention. `counts` are the votes of the estimation samples.
+
+    Where members vote, `p_lower` and `p_upper` are those of the member whose radius is the outcome's.
+    """
 
     label: int | None
     radius: float
@@ -63,6 +80,7 @@ class Outcome:
     selection: int
     looks: int
     stopped: str
+    members: tuple[MemberOutcome, ...] = ()
 
 
 Procedure = Generator[int, Votes | str, Outcome]

@@ -2,20 +2,20 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .certificate import Certificate
+from .certificate import METHOD, VOTES_METHOD, Certificate, MemberVotes
 from .errors import CertificateError, DigestError
 from .estimates import Votes
 from .images import image_digest
 from .noise import add_noise
-from .procedures import Outcome
+from .procedures import MemberOutcome, Outcome
 from .requests import Question, Request
-from .scheduler import checked_scores, count_votes
 
 if TYPE_CHECKING:
     from .predictor import Predictor
@@ -60,10 +60,13 @@ def replay(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLik
         )
     question = _question(predictor, certificate, image)
     outcome = _rerun(predictor, question, certificate)
-    counts, claimed = outcome.counts, np.array([*certificate.counts, certificate.invalid])
-    if len(counts) != len(claimed):
-        raise CertificateError(f"The certificate counts {len(claimed) - 1} classes, the model has {len(counts) - 1}.")
-    flips = (int(np.abs(counts - claimed).sum()) + 1) // 2
+    counts = outcome.counts
+    if len(outcome.members) != len(certificate.members):
+        raise CertificateError(
+            f"The certificate has {len(certificate.members)} voting members, the model {len(outcome.members)}."
+        )
+    members = [_flips(one.counts, other) for one, other in zip(outcome.members, certificate.members, strict=True)]
+    flips = max([_flips(counts, certificate), *members])
     reason = _difference(predictor, certificate, outcome, flips)
     return Replay(
         ok=not reason,
@@ -77,9 +80,22 @@ def replay(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLik
     )
 
 
+def _flips(counts: Votes, certificate: Certificate | MemberVotes) -> int:
+    """The least number of samples whose votes changed."""
+    claimed = np.array([*certificate.counts, certificate.invalid])
+    if len(counts) != len(claimed):
+        raise CertificateError(f"The certificate counts {len(claimed) - 1} classes, the model has {len(counts) - 1}.")
+    return (int(np.abs(counts - claimed).sum()) + 1) // 2
+
+
 def _question(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike) -> Question:
     kind = certificate.noise.rpartition("/")[2]
     wanted = {certificate.mode: certificate.requested} if certificate.mode != "fixed" else {}
+    if certificate.method not in {METHOD, VOTES_METHOD}:
+        raise CertificateError(
+            f"This robustinfer replays the methods {METHOD} and {VOTES_METHOD}; the certificate has the method "
+            f"{certificate.method!r}."
+        )
     request = Request(
         image=image,
         n=certificate.n,
@@ -89,6 +105,7 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
         sigma=certificate.sigma,
         noise=kind,  # type: ignore[arg-type]  # checked by `ask`
         seed=certificate.seed,
+        members=certificate.method == VOTES_METHOD,
         **wanted,  # type: ignore[arg-type]
     )
     question = request.ask(predictor.card)
@@ -106,7 +123,7 @@ def _rerun(predictor: "Predictor", question: Question, certificate: Certificate)
     samples than it did then; so it is stopped where the certificate was, and given what the certificate used.
     """
     limit, position = certificate.samples_used, 0
-    procedure = question.procedure(len(predictor.card.classes))
+    procedure = question.procedure()
     wanted = next(procedure)
     while True:
         answer: Votes | str = certificate.stopped
@@ -119,14 +136,24 @@ def _rerun(predictor: "Predictor", question: Question, certificate: Certificate)
             outcome: Outcome = end.value
             break
     if position < limit:
-        rest = _votes(predictor, question, position, limit - position)
-        return dataclasses.replace(outcome, counts=outcome.counts + rest)
+        return _with_more(outcome, _votes(predictor, question, position, limit - position))
     return outcome
 
 
+def _with_more(outcome: Outcome, rest: Votes) -> Outcome:
+    """The outcome with the votes of samples that its procedure did not ask for, so that all votes can be compared."""
+    if not outcome.members:
+        return dataclasses.replace(outcome, counts=outcome.counts + rest)
+    members = tuple(
+        dataclasses.replace(member, counts=member.counts + row)
+        for member, row in zip(outcome.members, rest[:-1], strict=True)
+    )
+    return dataclasses.replace(outcome, counts=outcome.counts + rest[-1], members=members)
+
+
 def _votes(predictor: "Predictor", question: Question, first: int, count: int) -> Votes:
-    classes = len(predictor.card.classes)
-    votes: Votes = np.zeros(classes + 1, dtype=np.int64)
+    tally = question.tally
+    votes = tally.empty()
     buffer = np.empty((min(predictor.batch, count), *question.image.shape), dtype=np.float32)
     for start in range(first, first + count, len(buffer)):
         out = buffer[: min(len(buffer), first + count - start)]
@@ -138,7 +165,7 @@ def _votes(predictor: "Predictor", question: Question, first: int, count: int) -
             first=start,
             out=out,
         )
-        votes += count_votes(checked_scores(predictor.engine, out, classes))
+        votes += tally.count(tally.scores(predictor.engine, out))
     return votes
 
 
@@ -158,10 +185,21 @@ def _difference(predictor: "Predictor", certificate: Certificate, outcome: Outco
         "p_lower": (certificate.p_lower, outcome.p_lower),
         "p_upper_runner_up": (certificate.p_upper_runner_up, outcome.p_upper),
     }
+    pairs = enumerate(zip(certificate.members, outcome.members, strict=True), start=1)
+    proven |= {f"{field} of member {number}": both for number, pair in pairs for field, both in _of_member(*pair)}
     for field, (claimed, found) in proven.items():
         if not _equal(claimed, found):
             return f"the votes prove {field} = {found!r}, the certificate says {claimed!r}"
     return ""
+
+
+def _of_member(claimed: MemberVotes, found: MemberOutcome) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """What the certificate claims about a member, and what its votes prove."""
+    yield "weight", (claimed.weight, found.weight)
+    yield "label", (claimed.label, found.label)
+    yield "radius", (claimed.radius, found.radius)
+    yield "p_lower", (claimed.p_lower, found.p_lower)
+    yield "p_upper_runner_up", (claimed.p_upper_runner_up, found.p_upper)
 
 
 def _equal(claimed: Any, found: Any) -> bool:

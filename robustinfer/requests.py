@@ -10,21 +10,22 @@ import numpy.typing as npt
 
 from .bounds import round_radius_down, smallest_n
 from .card import Card
-from .certificate import Mode
+from .certificate import METHOD, VOTES_METHOD, Mode
 from .errors import AlphaError, DtypeError, SampleSizeError, SettingError, SigmaError
 from .estimates import Bound, Smoothing, estimate, estimate_same_sample
 from .images import as_image, to_unit
+from .member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
 from .noise import NoiseKind, fresh_seed, total_variation
 from .procedures import ANYTIME_START, DECIDE_START, Procedure, anytime, decide, fixed, looks, planned, vote
+from .tally import Tally
 
-__all__ = ["Question", "Request"]
+__all__ = ["Question", "Request", "selection_of"]
 
 PREDICT_N = 1_000
 CERTIFY_N = 100_000
-SELECTION = 100  # samples on which the label is chosen
+SELECTION = 100  # samples on which the label is chosen, if n is large
 PILOT = 500  # samples that choose the label and plan the sample size
 MAX_SIGMA = 16  # pixels are in [0,1]: more is most likely a sigma in grey levels
-SAME_SAMPLE_UP_TO = 1_000  # below, a separate selection costs more than it gains (measured: notes in docs/guarantee.md)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class Request:
     `n` is the number of samples allowed (1,000 to predict, 100,000 to certify). `radius`, `tolerance` and `deadline`
     (seconds) ask for a certificate with fewer samples; `radius` and `deadline` go together. `n0` samples choose the
     label; 0 chooses it on the n samples themselves. `bound` is "two-class" by default, "top-class" where n0 is 0.
+    `members` certifies each member of a votes file and combines them, which is the default of such a file; False
+    certifies its plurality vote as one classifier.
     """
 
     image: Any
@@ -48,6 +51,7 @@ class Request:
     sigma: float | None = None
     noise: NoiseKind | None = None
     seed: int | None = None
+    members: bool | None = None
 
     def ask(self, card: Card) -> "Question":
         """Check everything against the card, and settle what was left open."""
@@ -71,9 +75,18 @@ class Request:
             self._requested(mode),
             self.deadline,
             _seed(self.seed),
+            self._tally(card),
         )
-        question.check_reach(len(card.classes))
+        question.check_reach()
         return question
+
+    def _tally(self, card: Card) -> Tally:
+        if self.members and card.kind != "votes":
+            raise SettingError(
+                f"Certificates from members need a file in which the members vote; {card.name!r} holds the scores of "
+                "the whole ensemble: export the run with `robust export --members`."
+            )
+        return Tally.of(card, members=card.kind == "votes" if self.members is None else bool(self.members))
 
     def _mode(self) -> Mode:
         for name in ("radius", "tolerance", "deadline"):
@@ -97,7 +110,7 @@ class Request:
     def _n0(self, mode: Mode, n: int) -> int:
         if self.mode == "predict":
             return 0
-        defaults = {"fixed": 0 if n <= SAME_SAMPLE_UP_TO else SELECTION, "tolerance": PILOT, "deadline": 32}
+        defaults = {"fixed": selection_of(n), "tolerance": PILOT, "deadline": 32}
         n0 = _whole("n0", self.n0, default=defaults.get(mode, SELECTION), smallest=0)
         if n0 == 0 and mode != "fixed":
             raise SettingError(
@@ -131,9 +144,18 @@ class Question:
     requested: float | None
     deadline: float | None
     seed: int
+    tally: Tally
 
-    def procedure(self, classes: int) -> Procedure:
+    @property
+    def method(self) -> str:
+        """How the radius is proven, as a certificate names it."""
+        return VOTES_METHOD if self.tally.members else METHOD
+
+    def procedure(self) -> Procedure:
         """The statistical procedure that answers this question."""
+        if self.tally.members:
+            return self._procedure_of_members()
+        classes = self.tally.classes
         if self.answer == "predict":
             return vote(classes=classes, n=self.n, alpha=self.alpha)
         smoothing, sizes = self.smoothing, {"classes": classes, "n0": self.n0, "n": self.n}
@@ -145,18 +167,35 @@ class Question:
             return anytime(smoothing, **sizes, alpha=self.alpha)
         return fixed(smoothing, **sizes, alpha=self.alpha)
 
-    def check_reach(self, classes: int) -> None:
+    def _procedure_of_members(self) -> Procedure:
+        smoothing, tally, sizes = self.smoothing, self.tally, {"n0": self.n0, "n": self.n}
+        if self.answer == "predict":
+            return vote_by_members(tally, n=self.n, alpha=self.alpha)
+        if self.mode == "radius":
+            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
+        if self.mode == "tolerance":
+            return planned_by_members(smoothing, tally, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
+        if self.mode == "deadline":
+            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, start=ANYTIME_START)
+        return fixed_by_members(smoothing, tally, **sizes, alpha=self.alpha)
+
+    @property
+    def _level(self) -> float:
+        """The share of alpha that one member has, or the only classifier there is."""
+        return self.alpha / (len(self.tally.weights) if self.tally.members else 1)
+
+    def check_reach(self) -> None:
         """Refuse what no votes could ever prove: n too small for alpha, or a radius beyond unanimity."""
         if self.answer == "predict":
-            least = smallest_n(self.alpha / (2 * len(looks(self.n, min(self.n, 100), 2.0))))
+            least = smallest_n(self._level / (2 * len(looks(self.n, min(self.n, 100), 2.0))))
             if self.n < least:
                 raise SampleSizeError(
                     f"{self.n} samples cannot decide anything at alpha = {self.alpha}: use n >= {least}."
                 )
             return
-        largest = self._largest_radius(self.n, classes)
+        largest = self._largest_radius(self.n)
         if largest == 0:
-            least = next(n for n in itertools.count(self.n + 1) if self._largest_radius(n, classes) > 0)
+            least = next(n for n in itertools.count(self.n + 1) if self._largest_radius(n) > 0)
             raise SampleSizeError(
                 f"{self.n} samples cannot certify anything at alpha = {self.alpha}, even if all agree: "
                 f"use n >= {least}, or a larger alpha."
@@ -167,14 +206,23 @@ class Question:
                 f"{self.smoothing.sigma}: even if all agree they prove {largest}. Use a larger n, or ask for less."
             )
 
-    def _largest_radius(self, n: int, classes: int) -> float:
+    def _largest_radius(self, n: int) -> float:
         """What n samples prove if all agree."""
-        votes = np.zeros(classes + 1, dtype=np.int64)
+        votes = np.zeros(self.tally.classes + 1, dtype=np.int64)
         votes[0] = n
         starts = {"radius": DECIDE_START, "deadline": ANYTIME_START}
-        share = self.alpha / len(looks(n, starts[self.mode])) if self.mode in starts else self.alpha
+        share = self._level / len(looks(n, starts[self.mode])) if self.mode in starts else self._level
         prove = estimate if self.n0 else estimate_same_sample
         return round_radius_down(prove(self.smoothing, votes, 0, share).radius)
+
+
+def selection_of(n: int) -> int:
+    """How many samples choose the label before n others bound it: 1/40 of them, from 10 to 100.
+
+    With fewer the label is too often the wrong one, with more too little is left of a small budget; measured by
+    benchmarks/bound_choice.py, which also finds this better than choosing the label on the n samples themselves.
+    """
+    return max(10, min(SELECTION, n // 40))
 
 
 def _alpha(alpha: Any) -> float:

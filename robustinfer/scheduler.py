@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .engines import Engine
-from .errors import ClassCountError
 from .estimates import Votes
 from .noise import add_noise
 from .procedures import Outcome
 from .requests import Question
 
-__all__ = ["Job", "Pace", "checked_scores", "count_votes", "run"]
+__all__ = ["Job", "Pace", "run"]
 
 _FIRST_RUN = 32  # samples of the first run under a deadline, when the engine's speed is not known yet
 _MARGIN = 0.8  # share of the time left that a run under a deadline may take
@@ -25,15 +24,15 @@ _MARGIN = 0.8  # share of the time left that a run under a deadline may take
 class Job:
     """One question on its way: its procedure, the samples it waits for, the votes it has got."""
 
-    def __init__(self, question: Question, classes: int, stop: threading.Event | None = None) -> None:
+    def __init__(self, question: Question, stop: threading.Event | None = None) -> None:
         self.question = question
         self.outcome: Outcome | None = None
         self.drawn = 0  # samples assigned so far; also the index of the next one
         self.started = time.perf_counter()
         self.seconds = 0.0
         self._stop = stop
-        self._votes: Votes = np.zeros(classes + 1, dtype=np.int64)
-        self._procedure = question.procedure(classes)
+        self._votes = question.tally.empty()
+        self._procedure = question.procedure()
         self.wanted = next(self._procedure)  # samples not yet assigned
         self._missing = self.wanted  # samples whose votes have not come back
 
@@ -54,7 +53,7 @@ class Job:
     def receive(self, votes: Votes) -> None:
         """Votes of assigned samples. When all wanted ones are there, the procedure goes on."""
         self._votes += votes
-        self._missing -= int(votes.sum())
+        self._missing -= self.question.tally.samples(votes)
         if self._missing == 0:
             complete, self._votes = self._votes, np.zeros_like(self._votes)
             self._send(complete)
@@ -100,7 +99,6 @@ def run(
     jobs: Iterator[Job],
     *,
     batch: int,
-    classes: int,
     pace: Pace,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Job]:
@@ -132,7 +130,7 @@ def run(
             continue
         if buffer is None:
             buffer = np.empty((batch, *waiting[0].question.image.shape), dtype=np.float32)
-        samples = _run_pieces(engine, pieces, buffer, classes, pace)
+        samples = _run_pieces(engine, pieces, buffer, pace)
         if progress is not None:
             progress(samples)
 
@@ -156,9 +154,7 @@ def _fill(waiting: deque[Job], room: int) -> list[tuple[Job, int, int]]:
     return pieces
 
 
-def _run_pieces(
-    engine: Engine, pieces: list[tuple[Job, int, int]], buffer: npt.NDArray[Any], classes: int, pace: Pace
-) -> int:
+def _run_pieces(engine: Engine, pieces: list[tuple[Job, int, int]], buffer: npt.NDArray[Any], pace: Pace) -> int:
     began, end = time.perf_counter(), 0
     for job, first, count in pieces:
         question = job.question
@@ -172,29 +168,10 @@ def _run_pieces(
             out=out,
         )
         end += count
-    scores = checked_scores(engine, buffer[:end], classes)
+    scores = pieces[0][0].question.tally.scores(engine, buffer[:end])  # all jobs are of one model file
     pace.learn(end, time.perf_counter() - began)
     start = 0
     for job, _, count in pieces:
-        job.receive(count_votes(scores[start : start + count]))
+        job.receive(job.question.tally.count(scores[start : start + count]))
         start += count
     return end
-
-
-def checked_scores(engine: Engine, images: npt.NDArray[np.float32], classes: int) -> npt.NDArray[np.float32]:
-    """Scores (N, K) of N images, and nothing else: every sample must get its one vote."""
-    scores = engine.scores(images)
-    if scores.shape != (len(images), classes):
-        raise ClassCountError(
-            f"The card has {classes} classes, so {len(images)} images have scores of shape {(len(images), classes)}; "
-            f"the graph gives {scores.shape}."
-        )
-    return scores
-
-
-def count_votes(scores: npt.NDArray[np.float32]) -> Votes:
-    """Votes per class, and in one more entry the samples with a score that is not finite. The lower label wins ties."""
-    classes = scores.shape[1]
-    labels = scores.argmax(axis=1)
-    labels[~np.isfinite(scores).all(axis=1)] = classes
-    return np.bincount(labels, minlength=classes + 1).astype(np.int64)

@@ -187,5 +187,6 @@ def make_booster(run: Run, *, data: ImageData, held_out: ImageData, processes: P
     """The booster that the recipe of a run names."""
     from .minimax import MinimaxBooster  # it is a booster of this module
 
-    kind = {**_BOOSTERS, "minimax": MinimaxBooster}[run.recipe.booster]
+    boosters: dict[str, type[Booster]] = {**_BOOSTERS, "minimax": MinimaxBooster}
+    kind = boosters[run.recipe.booster]
     return kind(run, data=data, held_out=held_out, processes=processes, journal=journal)

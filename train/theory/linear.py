@@ -121,7 +121,7 @@ def _shortest_linf(directions: _Array, needed: _Array) -> float:
         b_ub=np.concatenate([-needed, np.zeros(2 * size)]),
         bounds=[(None, None)] * size + [(0, None)],
     )
-    return float(found.fun) if found.status == 0 else float("inf")
+    return float(found.fun) if found.fun is not None else float("inf")  # infeasible
 
 
 def _dual_norm(directions: _Array, norm: str) -> _Array:

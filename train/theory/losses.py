@@ -96,7 +96,8 @@ def vote_loss(losses: Tensor, weights: Tensor) -> Tensor:
     Lemma loss-transfer: where it is negative for every y', the vote h_Q^am gives y. With robust losses it gives y on
     the whole ball (Theorem robust-boosting). Its negative is the margin of the vote.
     """
-    return torch.tensordot(weights.double(), losses.double(), dims=1)
+    total: Tensor = torch.tensordot(weights.double(), losses.double(), dims=1)
+    return total
 
 
 def robust_cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
