@@ -5,6 +5,7 @@ import pytest
 
 from robustinfer import Predictor
 from robustinfer.files import sha256
+from robustinfer.requests import selection_of
 
 SHAPE = (3, 4, 4)
 GENERATOR = np.random.default_rng(0)
@@ -88,4 +89,6 @@ def test_defaults(predictor):
     )
     assert certificate.samples_used == 5100
     small = predictor.certify(IMAGES[0], n=500)
-    assert (small.n0, small.samples_used) == (0, 500)
+    assert (small.n0, small.samples_used, small.bound) == (12, 512, "two-class")
+    assert predictor.certify(IMAGES[0], n=500, n0=0).bound == "top-class"
+    assert [selection_of(n) for n in (10, 400, 1000, 4000, 100_000)] == [10, 10, 25, 100, 100]

@@ -45,7 +45,7 @@ def test_requests_of_all_kinds_share_batches(predictor_of, half_space):
         Request(image=IMAGES[3], n=4000, tolerance=0.05, seed=4),
     ]
     answers = predictor.answer_many(requests)
-    assert max(predictor.engine.batches) == 1000
+    assert predictor.engine.batches[0] > 4 * 100  # one run has samples of all four
     alone = predictor_of(half_space, batch=64)
     assert [essence(a) for a in answers] == [essence(alone.answer_many([r])[0]) for r in requests]
 
