@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,17 +40,19 @@ class Allotment:
         return result
 
 
-def allot(device: str, *, models: int, workers: int | None, threads: int | None) -> Allotment:
+def allot(device: str, *, models: Sequence[Path], workers: int | None, threads: int | None) -> Allotment:
     """Divide the machine: one worker a GPU, or the cores of the CPU among all workers of all models."""
-    gpus = _count_gpus(os.environ) if device == "auto" or device.startswith("cuda") else 0
     if device not in ("auto", "cpu", "cuda"):
         raise SettingError(f"device is auto, cpu or cuda; found {device!r} (CUDA_VISIBLE_DEVICES chooses among GPUs).")
+    gpus = _count_gpus(os.environ) if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
         raise SettingError("device is cuda, but this machine has no visible NVIDIA GPU: use --device cpu or auto.")
-    if device == "auto" and not _engine_has_cuda():
-        gpus = 0
+    without = [path for path in models if gpus and not _engine_has_cuda(path)]
+    if without and device == "cuda":
+        raise SettingError(f"device is cuda, but the engine installed for {without[0]} runs on the CPU only.")
+    gpus = 0 if without else gpus
     chosen = workers or max(gpus, 1)
-    return Allotment(gpus, chosen, threads or max(1, _cores() // (chosen * models)))
+    return Allotment(gpus, chosen, threads or max(1, _cores() // (chosen * len(models))))
 
 
 def restore_visible_devices(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -85,9 +87,12 @@ def _count_gpus(environment: Mapping[str, str]) -> int:
     return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
-def _engine_has_cuda() -> bool:
-    try:
+def _engine_has_cuda(model: Path) -> bool:
+    """Whether what runs this file, ONNX Runtime or torch, was built for GPUs."""
+    if model.suffix == ".onnx":
         import onnxruntime
-    except ImportError:
-        return True
-    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+        return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    import torch
+
+    return bool(torch.cuda.is_available())

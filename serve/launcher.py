@@ -49,9 +49,8 @@ class Launcher:
         self.models = tuple(models)
         self.options = options
         self.java = find_java()
-        self.allotment = allot(
-            options.device, models=len(self.models), workers=options.workers, threads=options.threads
-        )
+        paths = [model.path for model in self.models]
+        self.allotment = allot(options.device, models=paths, workers=options.workers, threads=options.threads)
         self.limits = options.limits(self.models)
         self.token, self.token_is_ours = _token(options)
         self._java_version = version_of(self.java)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,8 @@ class ServedModel:
 
     @property
     def version(self) -> str:
-        """The version in the address and in each answer."""
-        return self.card.version
+        """The card's version, as an address can carry it. Answers have the card's own."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.card.version) or "1"
 
 
 @dataclass(frozen=True)

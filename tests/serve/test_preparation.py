@@ -1,5 +1,6 @@
 """What a launcher writes before it starts anything: archive, configuration, options, devices, Java."""
 
+import dataclasses
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from robust.serve.options import model_arguments
 from robustinfer import Predictor
 from robustinfer.errors import ServeError, SettingError
 from robustinfer.files import sha256
+
+ONE = [Path("model.onnx")]
 
 
 @pytest.fixture
@@ -149,6 +152,12 @@ def test_bodies_are_as_large_as_the_model_needs(served: ServedModel) -> None:
     assert ServeOptions(max_body=7).limits([served]).max_body == 7
 
 
+def test_versions_no_address_can_carry(served: ServedModel) -> None:
+    card = dataclasses.replace(served.card, version="1.0 beta/2")
+    assert dataclasses.replace(served, card=card).version == "1.0-beta-2"
+    assert dataclasses.replace(served, card=dataclasses.replace(card, version="")).version == "1"
+
+
 def test_models_are_named_by_their_card_or_by_hand(tiny: Path, colour: Path) -> None:
     assert [model.name for model in model_arguments([str(tiny), f"other={colour}"])] == ["tiny", "other"]
     with pytest.raises(SettingError, match="Two models"):
@@ -160,11 +169,12 @@ def test_models_are_named_by_their_card_or_by_hand(tiny: Path, colour: Path) -> 
 )
 def test_gpus_are_counted_as_cuda_does(monkeypatch: pytest.MonkeyPatch, visible: str, count: int) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(devices, "_engine_has_cuda", lambda _: True)
     if count == 0:
         with pytest.raises(SettingError, match="no visible"):
-            devices.allot("cuda", models=1, workers=None, threads=None)
+            devices.allot("cuda", models=ONE, workers=None, threads=None)
         return
-    allotment = devices.allot("cuda", models=1, workers=None, threads=None)
+    allotment = devices.allot("cuda", models=ONE, workers=None, threads=None)
     assert (allotment.gpus, allotment.workers) == (count, count)
     environment = allotment.environment(os.environ)
     # TorchServe can only read plain numbers; the workers get the real names back.
@@ -173,11 +183,19 @@ def test_gpus_are_counted_as_cuda_does(monkeypatch: pytest.MonkeyPatch, visible:
     assert environment["CUDA_VISIBLE_DEVICES"] == visible
 
 
+def test_an_engine_without_gpus_is_not_given_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(devices, "_engine_has_cuda", lambda _: False)
+    assert devices.allot("auto", models=ONE, workers=None, threads=1) == Allotment(0, 1, 1)
+    with pytest.raises(SettingError, match="CPU only"):
+        devices.allot("cuda", models=ONE, workers=None, threads=None)
+
+
 def test_cores_are_divided_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_cores", lambda: 8)
-    assert devices.allot("cpu", models=1, workers=None, threads=None) == Allotment(0, 1, 8)
-    assert devices.allot("cpu", models=2, workers=2, threads=None) == Allotment(0, 2, 2)
-    assert devices.allot("cpu", models=1, workers=16, threads=None).threads == 1
+    assert devices.allot("cpu", models=ONE, workers=None, threads=None) == Allotment(0, 1, 8)
+    assert devices.allot("cpu", models=ONE * 2, workers=2, threads=None) == Allotment(0, 2, 2)
+    assert devices.allot("cpu", models=ONE, workers=16, threads=None).threads == 1
     assert "CUDA_VISIBLE_DEVICES" not in Allotment(0, 1, 1).environment({"CUDA_VISIBLE_DEVICES": "0"})
 
 

@@ -40,7 +40,7 @@ def same(found: dict[str, Any], expected: Certificate) -> bool:
     return found | {"seconds": 0} == json.loads(json.dumps(expected.to_json())) | {"seconds": 0}
 
 
-@pytest.mark.parametrize("form", ["png", "npy", "json", "json-base64", "form", "form-data", "query"])
+@pytest.mark.parametrize("form", ["png", "npy", "json", "json-base64", "form", "form-data", "query", "put"])
 def test_every_form_gives_the_certificate_of_the_predictor(
     server: Server, predictor: Predictor, image: Array, form: str
 ) -> None:
@@ -56,10 +56,11 @@ def test_every_form_gives_the_certificate_of_the_predictor(
         },
         "form": {"url": "/predictions/tiny", "files": {"image": ("a.png", png(image), "image/png")}, "data": text},
         "form-data": {"url": "/predictions/tiny", "files": {"data": ("a.npy", npy(image))}, "data": text},
+        "put": {"url": "/models/tiny/invoke", "params": text, "content": png(image)},  # curl -T
         "query": {"url": "/invocations", "params": {**text, "model_name": "tiny"}, "content": png(image)},
     }
     with server.http() as http:
-        response = http.post(**question[form])
+        response = http.request("PUT" if form == "put" else "POST", **question[form])
     assert response.status_code == 200, response.text
     assert same(response.json(), expected)
     assert response.headers["X-Model-Digest"] == predictor.digest
