@@ -69,7 +69,7 @@ class Recipe:
     rate: str = choice("adaptive", ("adaptive", "fixed"), "minimax: weights by each member's edge, or equal ones")
     stages: int = number(5, "number of stages, the T of the paper", low=1, high=1000)
     epochs: int = number(5, "epochs of the first stage, the N_1 of the paper", low=1)
-    growth: float = number(2.0, "stage t takes growth^(t-1) times the epochs of the first", low=1, high=16)
+    growth: float = number(2.0, "stage t takes growth^(t-1) times the epochs of the first", above=True, high=16)
     previous: str = choice("clean", ("clean", "adversarial", "exact"), "where the frozen ensemble is evaluated")
     weights: str = choice("trained", ("trained", "corrective"), "train the new weight only, or all weights")
     initial_beta: float = number(1.0, "weight of a new member when its stage starts", above=True, high=100)
