@@ -36,6 +36,7 @@ COMMON: dict[str, Any] = {
 }
 BOOSTED: dict[str, Any] = {"stages": 3, "epochs": 3}
 COLD: dict[str, Any] = {**BOOSTED, "warm_start": False}
+LONG: dict[str, Any] = {"stages": 2, "epochs": 5}
 APART: dict[str, Any] = {"stages": 3, "epochs": 4, "booster": "independent"}
 ADVERSARIAL: dict[str, Any] = {"smoothing": "softmax"}
 ROWS = (
@@ -52,14 +53,15 @@ ROWS = (
     ),
     Row("adversarial-independent", "3 independent, one-step SmoothAdv", {**APART, **ADVERSARIAL}),
     Row(
-        "adversarial-cold-own-loss",
-        "boosted, one-step SmoothAdv, cold starts, half own loss",
-        {**COLD, **ADVERSARIAL, "own_loss": 0.5},
+        "adversarial-long-first",
+        "boosted, two stages of 4 epochs, one-step SmoothAdv",
+        {**LONG, **ADVERSARIAL, "epochs": 4},
     ),
     Row("cold-mostly-own-loss", "boosted, cold starts, 0.9 own loss", {**COLD, "own_loss": 0.9}),
     Row("refit", "boosted, cold starts, half own loss, convex refit", {**COLD, "own_loss": 0.5, "refit": True}),
     Row("shrunk", "boosted, trained weights, shrinkage 0.5", {**BOOSTED, "weights": "trained", "shrinkage": 0.5}),
-    Row("long-first", "boosted, two stages of 5 epochs", {"stages": 2, "epochs": 5}),
+    Row("long-first", "boosted, two stages of 5 epochs", LONG),
+    Row("longer-first", "boosted, stages of 8 and 3 epochs", {"stages": 2, "epochs": 8, "growth": 0.375}),
     Row(
         "paper",
         "boosted 1+2+4, `clean` offsets, trained weights",

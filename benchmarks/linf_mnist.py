@@ -34,6 +34,7 @@ COMMON: dict[str, Any] = {
 }
 BOOSTED: dict[str, Any] = {"stages": 3, "epochs": 1, "growth": 2}
 EQUAL: dict[str, Any] = {"stages": 3, "epochs": 3, "growth": 1, "previous": "exact", "weights": "corrective"}
+LONG: dict[str, Any] = {"stages": 2, "epochs": 12, "growth": 0.25}
 ROWS = (
     Row("single", "one member, 7 epochs (as many as boosting)", {"stages": 1, "epochs": 7}),
     Row("single-18", "one member, 18 epochs (the cost of `exact`)", {"stages": 1, "epochs": 18}),
@@ -45,6 +46,7 @@ ROWS = (
         for w in ("trained", "corrective")
     ),
     Row("equal-stages", "boosted 3+3+3 epochs, `exact`, `corrective`", EQUAL),
+    Row("long-first", "boosted 12+3 epochs, `exact`, `corrective`", {**EQUAL, **LONG}),
 )
 QUICK = {"limit": 500, "epochs": 1, "growth": 1}
 
