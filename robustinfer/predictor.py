@@ -147,7 +147,7 @@ class Predictor:
         """Label and radius: no change below the radius alters the label; wrong with probability at most alpha.
 
         radius=r     decide one radius, and stop as soon as it is decided
-        tolerance=t  a radius within t of what n samples would give, from fewer samples
+        tolerance=t  on average at most t below what n samples would give, from fewer samples
         deadline=s   the best certificate that s seconds can buy
         otherwise    n samples
 

@@ -151,7 +151,7 @@ def anytime(
 
 
 def planned(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, tolerance: float) -> Procedure:
-    """A radius within `tolerance` of what n samples would give, from as few as a pilot says are needed.
+    """On average within `tolerance` of what n samples would give, from as few as a pilot says are needed.
 
     The pilot chooses label and sample size and is then discarded; the fresh samples are independent of it, so `fixed`'s
     bounds hold at their full level, whatever size was chosen.
