@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from robustinfer import Predictor
-from robustinfer.bounds import clopper_pearson_upper
+from robustinfer.bounds import clopper_pearson_lower, clopper_pearson_upper
 from robustinfer.card import Card, InputSpec
 from robustinfer.errors import ExportError, ModelError, RobustinferError
 from robustinfer.noise import add_noise, noise_name
@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 _ALPHA = 0.001
 _SEED = 0  # the noise is replayed, so that two exports of a run say the same
 _SIGMA = 0.25  # for a model that was not trained for noise
-_FLIPS = 0.01  # share of votes that may flip: more would take the worth out of certificates
+_FLIPS = 0.01  # share of votes that may flip: a larger one, once proven, would take the worth out of certificates
 _BATCH = 64
 
 
@@ -187,10 +187,10 @@ class _Comparison:
                 f"The exported file differs from the ensemble by {self.difference:.2g}, more than {self.tolerance:g} "
                 f"of the largest score {self.largest:.3g} ({source} {self.where}); no file was kept."
             )
-        if self.flips > _FLIPS * self.votes:
+        if clopper_pearson_lower(self.flips, self.votes, _ALPHA) > _FLIPS:
             raise ExportError(
-                f"{self.flips} of {self.votes} votes on noise differ between the exported file and the ensemble, more "
-                f"than {_FLIPS:.0%}: its classes are too close to ties; no file was kept."
+                f"{self.flips} of {self.votes} votes on noise differ between the exported file and the ensemble, "
+                f"clearly more than {_FLIPS:.0%}: its classes are too close to ties; no file was kept."
             )
 
 
