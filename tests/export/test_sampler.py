@@ -26,6 +26,8 @@ from robustinfer.noise import NoiseKind, add_noise, continuous, integer, integer
 
 from .conftest import make_ensemble
 
+pytestmark = pytest.mark.xdist_group("export-sampler")  # the files of `sampler_files` are written once
+
 KINDS: tuple[NoiseKind, ...] = ("integer", "continuous")
 SEEDS = st.integers(0, 2**64 - 1)
 EXTREME = np.array(
