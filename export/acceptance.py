@@ -101,10 +101,10 @@ def accept(
         clean = images.pixels * np.float32(1 / 255)
         for first in range(0, len(clean), _BATCH):
             batch = clean[first : first + _BATCH]
-            comparison.add(batch, _reference(ensemble, batch), "image", first)
+            comparison.add(batch, _reference(ensemble, card, batch), "image", first)
         comparison.votes = comparison.flips = 0  # votes are compared on noise
         for image, first, noisy in _noisy(images, card.sigma or _SIGMA, samples):
-            scores = _reference(ensemble, noisy)
+            scores = _reference(ensemble, card, noisy)
             comparison.add(noisy, scores, f"image {image} under noise sample", first)
             progress(len(noisy))
     comparison.judge(images.source)
@@ -140,9 +140,15 @@ def _noisy(images: Images, sigma: float, samples: int) -> Iterator[tuple[int, in
             yield index, first, noisy
 
 
-def _reference(ensemble: EnsembleLike, batch: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    scores: npt.NDArray[np.float32] = ensemble(torch.from_numpy(batch)).float().cpu().numpy()
-    return scores
+def _reference(ensemble: EnsembleLike, card: Card, batch: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The ensemble's scores, (N, K), or those of each member, (N, members, K), if the members of the file vote."""
+    image = torch.from_numpy(batch)
+    if card.kind == "votes":
+        scores = torch.stack([member(image) for member in ensemble.members], dim=1)
+    else:
+        scores = ensemble(image)
+    array: npt.NDArray[np.float32] = scores.float().cpu().numpy()
+    return array
 
 
 class _Comparison:
@@ -160,7 +166,8 @@ class _Comparison:
         except RobustinferError as error:
             raise ExportError(f"The exported file does not run: {error}") from error
         classes = len(self.card.classes)
-        if expected.shape != (len(batch), classes) or found.shape != expected.shape:
+        members = (len(self.card.members),) if self.card.kind == "votes" else ()
+        if expected.shape != (len(batch), *members, classes) or found.shape != expected.shape:
             raise ExportError(
                 f"Expected {classes} scores an image, one for each class; the ensemble gives {expected.shape[1:]} "
                 f"and the file {found.shape[1:]}: classes and outputs do not match."
@@ -171,15 +178,16 @@ class _Comparison:
         gap[~np.isfinite(gap)] = np.inf
         worst = float(gap.max(initial=0.0))
         if worst > self.difference or not self.where:
-            row, label = np.unravel_index(int(gap.argmax()), gap.shape)
+            worst_at = np.unravel_index(int(gap.argmax()), gap.shape)
             self.where = (
-                f"{place} {first + int(row)}, class {self.card.classes[int(label)]!r}: "
-                f"{expected[row, label]:.6g} by torch, {found[row, label]:.6g} by {self.predictor.engine.name}"
+                f"{place} {first + int(worst_at[0])}, class {self.card.classes[int(worst_at[-1])]!r}: "
+                f"{expected[worst_at]:.6g} by torch, {found[worst_at]:.6g} by {self.predictor.engine.name}"
             )
             self.difference = worst
         self.largest = max(self.largest, float(np.abs(expected).max(initial=0.0)))
-        self.votes += len(batch)
-        self.flips += int((found.argmax(1) != expected.argmax(1)).sum())
+        changed = found.argmax(-1) != expected.argmax(-1)  # one vote an image, or one a member
+        self.votes += changed.size
+        self.flips += int(changed.sum())
 
     def judge(self, source: str) -> None:
         if self.difference > self.tolerance * self.largest:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from robustinfer import Predictor
 from robustinfer.card import Card
-from robustinfer.errors import ExportError
+from robustinfer.errors import CardError, ExportError
 from robustinfer.files import replacing, sha256
+from robustinfer.tally import vote_weights
 
 from .acceptance import TOLERANCE, Images, accept, synthetic_images
 from .cards import run_card, run_images
@@ -116,25 +117,41 @@ def export_run(
     license: str | None = None,
     author: str | None = None,
     data: str | os.PathLike[str] = "data",
+    members: bool | None = None,
     **settings: Any,
 ) -> Exported:
     """Write the first `stages` stages of a run (all, if None) as one model file; see `export_ensemble`.
 
+    With `members` it is a file in which the members vote (the card's kind is "votes"): its graph gives the scores of
+    each member, and a runtime certifies each of them and combines the votes. By default a run of minimax boosting,
+    whose ensemble is a vote, becomes such a file, and every other run a file of ensemble scores.
+
     Acceptance compares on test images of the run's data where they are at hand (`data` is the folder of data sets),
     else on synthetic images.
     """
+    from robust.train.ensemble import Ensemble
     from robust.train.run import Run
 
     opened = run if isinstance(run, Run) else Run.open(Path(run))
     if not opened.stages:
         raise ExportError(f"{opened.path} has no finished stage yet: train it first.")
     format_of(path, settings.get("format"))
+    votes = opened.recipe.booster == "minimax" if members is None else members
     ensemble = opened.ensemble(stages)
+    if not votes:  # the scores of members that were trained to vote may still be added up
+        ensemble = Ensemble(list(ensemble.members), ensemble.betas).freeze()
     card = run_card(opened, ensemble, stages=stages, name=name, version=version, license=license, author=author)
+    card = dataclasses.replace(card, kind="votes" if votes else "scores")
     return export_ensemble(ensemble, card, path, **{"images": run_images(opened, data), **settings})
 
 
 def _check_settings(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:
+    try:
+        vote_weights(card)
+    except CardError as error:
+        raise ExportError(f"These members cannot vote: {error} Export their scores instead.") from error
+    if sampler and card.kind == "votes":
+        raise ExportError("A file in which the members vote has no sampler: leave one of the two out.")
     if sampler:
         sampler_sigma(card)
         if format == "pt2":
@@ -149,7 +166,7 @@ def _check_settings(format: Format, card: Card, *, sampler: bool, opset: int | N
 
 def _fuse(ensemble: EnsembleLike, card: Card) -> Fused:
     try:
-        return fuse(ensemble, card.input)
+        return fuse(ensemble, card.input, apart=card.kind == "votes")
     except RuntimeError as error:  # torch's own words about shapes that do not fit
         sentence = str(error).splitlines()[0]
         raise ExportError(f"The ensemble does not take images of shape {card.input.shape}: {sentence}") from error

@@ -33,10 +33,16 @@ class EnsembleLike(Protocol):
 
 
 class Fused(nn.Module):
-    """The whole ensemble as one module; `weights` holds the betas that could not be folded, 1 for all others."""
+    """The whole ensemble as one module; `weights` holds the betas that could not be folded, 1 for all others.
 
-    def __init__(self, members: Sequence[nn.Module], weights: Sequence[float], normalise: nn.Module) -> None:
+    With `apart` the members' scores are not added up but given side by side, (batch, members, classes).
+    """
+
+    def __init__(
+        self, members: Sequence[nn.Module], weights: Sequence[float], normalise: nn.Module, *, apart: bool = False
+    ) -> None:
         super().__init__()
+        self.apart = apart
         self.normalise = normalise
         self.members = nn.ModuleList(members)
         self.weights = tuple(weights)
@@ -47,6 +53,8 @@ class Fused(nn.Module):
             member(pixels) if weight == 1.0 else weight * member(pixels)
             for member, weight in zip(self.members, self.weights, strict=True)
         ]
+        if self.apart:
+            return torch.stack(terms, dim=1)
         total: Tensor = terms[0]
         for term in terms[1:]:
             total = total + term
@@ -66,16 +74,22 @@ class _Normalise(nn.Module):
         return (image - self.mean) / self.std
 
 
-def fuse(ensemble: EnsembleLike, spec: InputSpec) -> Fused:
-    """One module with the scores of the ensemble, on the CPU, in single precision; the ensemble is left alone."""
+def fuse(ensemble: EnsembleLike, spec: InputSpec, *, apart: bool = False) -> Fused:
+    """One module with the scores of the ensemble, on the CPU, in single precision; the ensemble is left alone.
+
+    With `apart` it gives each member's own scores, without its weight.
+    """
     members = list(ensemble.members)
     betas = [float(beta) for beta in ensemble.betas]
     _check(members, betas)
+    if apart:
+        betas = [1.0] * len(members)
     members = [copy.deepcopy(member).to(device="cpu", dtype=torch.float32).requires_grad_(False) for member in members]
     normalise, members = _share_normalisation(members)
     probe = torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape)
     folded = [_fold_beta(member, beta, normalise(probe)) for member, beta in zip(members, betas, strict=True)]
-    return Fused([_fold_batch_norm(member) for member, _ in folded], [weight for _, weight in folded], normalise).eval()
+    networks, weights = [_fold_batch_norm(member) for member, _ in folded], [weight for _, weight in folded]
+    return Fused(networks, weights, normalise, apart=apart).eval()
 
 
 def _check(members: Sequence[nn.Module], betas: Sequence[float]) -> None:

@@ -29,6 +29,8 @@ def export_triton(run: str | os.PathLike[str], folder: str | os.PathLike[str], *
             "Triton batches requests along the first axis, which a sampler's votes do not have: "
             "export the sampler as .onnx or .pt."
         )
+    if settings.get("members"):
+        raise ExportError("A Triton model gives ensemble scores: export members that vote as .onnx, .pt, .pt2 or .mar.")
     repository = Path(folder)
     if repository.suffix in {".onnx", ".pt", ".pt2", ".mar"}:
         raise ExportError(f"A Triton model repository is a folder; found {repository.name}.")
@@ -39,7 +41,9 @@ def export_triton(run: str | os.PathLike[str], folder: str | os.PathLike[str], *
         )
     made = [path for path in (repository / name, repository) if not path.exists()]
     try:
-        exported = export_run(run, repository / name / "1" / "model.onnx", **{**settings, "name": name})
+        exported = export_run(
+            run, repository / name / "1" / "model.onnx", **{**settings, "name": name, "members": False}
+        )
         labels = (" ".join(label.split()) for label in exported.card.classes)
         write_text(repository / name / "labels.txt", "".join(f"{label}\n" for label in labels))
         write_text(repository / name / "config.pbtxt", triton_config(exported.card))

@@ -31,6 +31,14 @@ def command(
         str | None, typer.Option(help="two-class, or top-class as in published tables.", show_default="two-class")
     ] = None,
     n0: Annotated[int | None, typer.Option(help="Samples that choose the label.", show_default="100")] = None,
+    members: Annotated[
+        bool | None,
+        typer.Option(
+            "--members/--fused",
+            help="Certify each member at its share of alpha and combine their votes, or the whole as one classifier.",
+            show_default="members for a votes file",
+        ),
+    ] = None,
     sigma: Sigma = None,
     noise: Noise = None,
     seed: Seed = None,
@@ -74,7 +82,7 @@ def command(
     predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
     asked = {
         "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "deadline": deadline,
-        "bound": bound, "n0": n0, "sigma": sigma, "noise": noise,
+        "bound": bound, "n0": n0, "sigma": sigma, "noise": noise, "members": members,
     }  # fmt: skip
     settings = {name: value for name, value in asked.items() if value is not None}
     if data is None:
@@ -87,7 +95,7 @@ def _certify_files(predictor: Any, files: list[Path], settings: dict[str, Any], 
     from ..images import read_image
 
     images = [read_image(file, predictor.card.input) for file in files]
-    total = len(files) * settings["n"] if set(settings) <= {"n", "alpha", "bound", "n0", "sigma", "noise"} else None
+    total = None if settings.keys() & {"radius", "tolerance", "deadline"} else len(files) * settings["n"]
     with interruptible() as stop, progress("certifying", total) as advance:
         certificates = predictor.certify_many(images, seed=seed, stop=stop, progress=advance, **settings)
         for file, certificate in zip(files, certificates, strict=True):

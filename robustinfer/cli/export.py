@@ -27,6 +27,14 @@ def command(
     sampler: Annotated[
         bool, typer.Option("--sampler", help="Add the sampler graph: image, seed and count in, votes per class out.")
     ] = False,
+    members: Annotated[
+        bool | None,
+        typer.Option(
+            "--members/--fused",
+            help="A file in which the members vote, or one of ensemble scores.",
+            show_default="members for minimax runs",
+        ),
+    ] = None,
     opset: Annotated[int | None, typer.Option(help="ONNX opset, 18 to 23; torch's own choice by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; the recipe's by default.")] = None,
     version: Annotated[str, typer.Option(help="Version of the model, for those who call it.")] = "1",
@@ -54,6 +62,7 @@ def command(
     settings = {
         "stages": stages,
         "sampler": sampler,
+        "members": members,
         "opset": opset,
         "name": name,
         "version": version,

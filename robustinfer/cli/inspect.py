@@ -56,6 +56,7 @@ def _card_rows(card: Any) -> list[tuple[str, str]]:
     rows = [
         ("model", f"{card.name}, version {card.version}, licence {card.license or 'not stated'}"),
         ("input", f"{spec.channels} x {spec.height} x {spec.width}, pixels in [0,1]; {resize}"),
+        ("kind", "members that vote" if card.kind == "votes" else "ensemble scores"),
         ("classes", f"{len(card.classes)}: {_shortened(card.classes)}"),
         ("sigma", "none: not trained for smoothing" if card.sigma is None else f"{card.sigma:g}"),
         ("threat", "none" if card.threat is None else f"{card.threat.norm}, delta {card.threat.delta:g}"),
