@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from robustinfer import Predictor
 
-ALPHA, CERTIFICATES, SIGMA = 0.05, 1000, 0.25
+ALPHA, CERTIFICATES, SIGMA = 0.05, 600, 0.25
 LEVEL = 150  # grey level of the first pixel: 22.5 levels above the boundary of `half_space`
 DISTANCE = 22.5 / 255
 
