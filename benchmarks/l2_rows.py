@@ -53,9 +53,9 @@ ROWS = (
     ),
     Row("adversarial-independent", "3 independent, one-step SmoothAdv", {**APART, **ADVERSARIAL}),
     Row(
-        "adversarial-long-first",
-        "boosted, two stages of 4 epochs, one-step SmoothAdv",
-        {**LONG, **ADVERSARIAL, "epochs": 4},
+        "adversarial-longer-first",
+        "boosted, stages of 5 and 1 epochs, one-step SmoothAdv",
+        {**LONG, **ADVERSARIAL, "growth": 0.2},
     ),
     Row("cold-mostly-own-loss", "boosted, cold starts, 0.9 own loss", {**COLD, "own_loss": 0.9}),
     Row("refit", "boosted, cold starts, half own loss, convex refit", {**COLD, "own_loss": 0.5, "refit": True}),
