@@ -9,8 +9,8 @@ the bare member in the same run. For PGD with k steps and s frozen members that 
     adversarial  as clean, + s forward
     exact        (1 + s) k (forward + input gradient) + 1 (forward + weight gradient) + s forward
 
-Hardware: any CPU; the JSON names it. Contestants run in turn; the claim is judged on medians of processor seconds, which
-a busy machine disturbs less than the clock, and needs one thread; the clock is kept beside it.
+Hardware: any CPU; the JSON names it. Contestants run in turn; the claim is judged on medians of processor seconds of
+one thread, which a busy machine disturbs less than the clock. The clock is kept beside it.
 """
 
 import argparse

@@ -264,7 +264,9 @@ def _load_torchscript(path: Path, device: torch.device) -> nn.Module:
             model: nn.Module = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise ModelFileError(f"{path} is no TorchScript file: {str(error).splitlines()[0]}") from error
-    return model.requires_grad_(False)
+    for parameter in model.parameters():  # a script module has no requires_grad_ of its own
+        parameter.requires_grad_(False)
+    return model
 
 
 def _check_classes(data: ImageData, classes: tuple[str, ...]) -> None:

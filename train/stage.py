@@ -138,8 +138,8 @@ class StageTrainer:
     def _end_epoch(self) -> None:
         self._check_finite()
         self.model.eval()
-        accuracy = self.accuracy(self.held_out, PgdAttack.of(self.recipe), purpose=1)
         self._guard()
+        accuracy = self.accuracy(self.held_out, PgdAttack.of(self.recipe), purpose=1)
         if self.recipe.select == "best" and accuracy.robust_accuracy > self.best.accuracy:
             self.best = _Snapshot(accuracy.robust_accuracy, _clone(self.model.state_dict()))
         record = self._record(self.losses)

@@ -32,20 +32,16 @@ def refit_weights(
     """All weights, refitted on the robust loss over `data` with the members fixed.
 
     A cutting-plane method: attack the ensemble with its current weights, keep the points, minimise the loss of each
-    image's worst point so far, and again. Returned are the weights whose own attacked loss was the smallest, so the
-    result is never worse, on these images and attacks, than the weights it started from.
+    image's worst point so far, and again. Of all weights on the way those are returned whose loss over all the points is
+    the smallest, so the result is never worse at these points than the weights it started from.
     """
-    start = ensemble.betas.double().cpu()
-    beta, best, labels = start, (float("inf"), start), data.labels
-    cuts: list[Tensor] = []
-    for number in range(rounds + 1):
-        cuts.append(_attacked_scores(ensemble, beta, data, attack, device, (*seed, number)))
-        attacked = float(_worst(cuts[-1:], beta, labels, attack.smoothing).mean())
-        if attacked < best[0]:
-            best = (attacked, beta)
-        if number < rounds:
-            beta = _minimise(cuts, beta, start, labels, attack.smoothing)
-    return [float(value) for value in best[1]]
+    candidates = [ensemble.betas.double().cpu()]
+    cuts = [_attacked_scores(ensemble, candidates[0], data, attack, device, (*seed, 0))]
+    for number in range(1, rounds + 1):
+        candidates.append(_minimise(cuts, candidates[-1], candidates[0], data.labels, attack.smoothing))
+        cuts.append(_attacked_scores(ensemble, candidates[-1], data, attack, device, (*seed, number)))
+    losses = [float(_worst(cuts, beta, data.labels, attack.smoothing).mean()) for beta in candidates]
+    return [float(value) for value in candidates[losses.index(min(losses))]]
 
 
 def _attacked_scores(

@@ -7,7 +7,7 @@ import torch
 from robust.train import Recipe
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
     """Tests run side by side: one thread each is faster than many that wait for each other, and deterministic."""
     before = torch.get_num_threads()

@@ -1,0 +1,81 @@
+"""Members: the depths their names promise, reproducible weights, normalisation inside."""
+
+import pytest
+import torch
+from robust.train.members import Member, architectures, build_member
+from torch import nn
+
+from robustinfer import InputSpec
+
+SHAPES = {"lenet": (1, 28, 28), "cnn": (1, 28, 28)}
+
+
+def build(name: str, *, width: float = 0.25, seed: int = 0, shape: tuple[int, int, int] | None = None) -> Member:
+    spec = InputSpec(*(shape or SHAPES.get(name, (3, 32, 32))))
+    mean, std = torch.full((spec.channels,), 0.4), torch.full((spec.channels,), 0.2)
+    return build_member(name, input=spec, classes=7, mean=mean, std=std, width=width, seed=seed)
+
+
+@pytest.mark.parametrize("name", architectures())
+def test_every_architecture_gives_scores_and_has_a_head(name: str) -> None:
+    member = build(name)
+    assert isinstance(member.head, nn.Linear)
+    assert member.head.out_features == 7
+
+
+@pytest.mark.parametrize("depth", [12, 18, 20, 32, 110])
+def test_depth_counts_convolutions_and_the_head(depth: int) -> None:
+    """depth = 2 * blocks + 2: two convolutions a block, the first one and the linear layer; shortcuts do not count."""
+    member = build(f"resnet{depth}", width=0.125)
+    main = [m for m in member.network.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
+    assert len(main) + 1 == depth
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(18, 18), (20, 20), (32, 32)])
+def test_depth_of_the_imagenet_networks(depth: int, expected: int) -> None:
+    member = build(f"imagenet-resnet{depth}", width=0.125)
+    main = [m for m in member.network.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    assert len(main) + 1 == expected
+
+
+def test_resnet20_has_the_published_number_of_weights() -> None:
+    """He et al.: 0.27 million for 10 classes; ours differs by its 1x1 shortcuts and the class count."""
+    weights = sum(parameter.numel() for parameter in build("resnet20", width=1.0).parameters())
+    assert weights == pytest.approx(272_000, rel=0.02)
+
+
+def test_the_seed_gives_the_weights_and_the_global_stream_is_left_alone() -> None:
+    before = torch.random.get_rng_state()
+    one, again, other = build("cnn"), build("cnn"), build("cnn", seed=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    image = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(one(image), again(image))
+    assert not torch.equal(one(image), other(image))
+
+
+def test_normalisation_is_inside() -> None:
+    member = build("cnn")
+    image = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(member(image), member.network((image - 0.4) / 0.2))
+    assert {"mean", "std"} <= set(member.state_dict())
+
+
+def test_width_scales_the_channels() -> None:
+    narrow, wide = build("cnn", width=0.5), build("cnn", width=2.0)
+    assert narrow.head is not None
+    assert wide.head is not None
+    assert (narrow.head.in_features, wide.head.in_features) == (64, 256)
+
+
+def two_linear_layers(input: InputSpec, classes: int) -> nn.Module:
+    """A user's own architecture, without a layer called head."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(input.size, 8), nn.ReLU(), nn.Linear(8, classes))
+
+
+def test_an_architecture_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "users_networks", sys.modules[__name__])
+    member = build("users_networks:two_linear_layers", shape=(1, 8, 8))
+    assert member.head is None
+    assert member(torch.rand(4, 1, 8, 8)).shape == (4, 7)
