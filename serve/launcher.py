@@ -25,12 +25,13 @@ from .devices import allot
 from .java import find_java, version_of, vm_arguments
 from .options import ServedModel, ServeOptions
 from .process import OwnedProcess
-from .state import ENVIRONMENT, State
+from .state import ENVIRONMENT, State, is_alive
 
 __all__ = ["Launcher"]
 
 TOKEN_ENVIRONMENT = "ROBUST_SERVE_TOKEN"
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes on Linux, 103 on macOS
+_PREFIX = "robust-serve-"
 _GRPC_PORTS = 2
 _SETTLE = 0.3  # seconds between a worker's last answer and the last byte to the client
 
@@ -144,7 +145,8 @@ class Launcher:
                 signal.signal(number, handler)
 
     def _prepare(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="robust-serve-")).resolve()
+        _sweep(Path(tempfile.gettempdir()))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")).resolve()
         self._folder = folder
         if len(str(folder).encode()) > _LONGEST_FOLDER:
             raise ServeError(
@@ -222,6 +224,15 @@ class Launcher:
         code = self._process.exit_code() if self._process else 1
         if code is not None:
             raise ServeError(f"TorchServe ended by itself with exit code {code}; the lines above say why.")
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of servers that were killed with no chance to do so: each holds a copy of its models."""
+    for folder in parent.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        # In a container every server has the same process id, so a folder with ours is that of a former one.
+        if owner.isdigit() and (int(owner) == os.getpid() or not is_alive(int(owner))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def torchserve_home() -> Path:

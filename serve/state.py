@@ -18,7 +18,7 @@ from pathlib import Path
 
 from robustinfer.files import write_text
 
-__all__ = ["ENVIRONMENT", "State", "token_digest"]
+__all__ = ["ENVIRONMENT", "State", "is_alive", "token_digest"]
 
 ENVIRONMENT = "ROBUST_SERVE_STATE"
 
@@ -85,10 +85,11 @@ class State:
         if self._folder is None:
             return []
         pids = [int(mark.name.partition("-")[2]) for mark in self._folder.glob("busy-*")]
-        return [pid for pid in pids if _alive(pid)]
+        return [pid for pid in pids if is_alive(pid)]
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

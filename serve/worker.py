@@ -216,7 +216,8 @@ class Worker:
                 raise RobustinferError("The scores of a grey image are not finite.")
         else:
             # In this form certify draws exactly n samples, however clear the picture is: that measures the engine.
-            result = self._predictor.certify(image[0], n=n, n0=0, alpha=0.5, seed=0)
+            # Members that vote would share alpha, and n be too small for many of them.
+            result = self._predictor.certify(image[0], n=n, n0=0, alpha=0.5, seed=0, members=False)
             self._learn([result], time.perf_counter() - began)
         self._last_success = time.monotonic()
 

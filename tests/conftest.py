@@ -62,3 +62,23 @@ def linear_graph(weights: Any, bias: Any, shape: Sequence[int], card: Card | Non
         helper.set_model_props(model, {CARD_KEY: card.dumps()})
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of serving in one process: they share a server.
+
+    The mark `xdist_group` says so too, but pytest-xdist 3.8 carries it in an attribute that pytest 9.2 no longer has.
+    """
+    from xdist.scheduler import LoadGroupScheduling
+
+    if config.getoption("dist") != "loadgroup":
+        return None
+
+    class KeepServingTogether(LoadGroupScheduling):  # type: ignore[misc,unused-ignore]
+        """Groups by mark, and the folder of serving as a whole."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return "serve" if nodeid.startswith("tests/serve/") else str(super()._split_scope(nodeid))
+
+    return KeepServingTogether(config, log)

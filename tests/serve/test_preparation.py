@@ -258,3 +258,14 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: ServedM
         token()
     with pytest.raises(ServeError, match="cannot be read"):
         token(token_file=tmp_path / "missing")
+
+
+def test_folders_of_killed_servers_are_swept(tmp_path: Path) -> None:
+    gone, ours, theirs, other = (
+        tmp_path / name
+        for name in ("robust-serve-999999999-a", f"robust-serve-{os.getpid()}-b", "robust-serve-1-c", "something-else")
+    )
+    for folder in (gone, ours, theirs, other):
+        (folder / "store").mkdir(parents=True)
+    launcher._sweep(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([theirs, other])
