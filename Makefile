@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: quickstart test lint types unit format results clean
+.PHONY: quickstart test lint types unit format results docs clean
 
 quickstart: $(STAMP)
 	$(BIN)/robust quickstart
@@ -31,6 +31,10 @@ format: $(STAMP)
 # Renders benchmarks/RESULTS.md and its plots from the JSON files that the benchmark scripts have written.
 results: $(STAMP)
 	$(BIN)/python benchmarks/render.py
+
+# Fills in the options of docs/command-line.md, and the tables and the picture of README.md.
+docs: $(STAMP)
+	$(BIN)/python docs/build.py
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

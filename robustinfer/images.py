@@ -146,7 +146,7 @@ def _decode_npy(content: bytes, max_values: int) -> Array:
 
 
 def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     mode = {1: "L", 3: "RGB"}.get(spec.channels)
     if mode is None:
@@ -163,6 +163,8 @@ def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
             if picture.mode.startswith(("I", "F")):
                 raise ImageFileError(f"Expected 8 bits a channel, found a picture of mode {picture.mode}.")
             picture = ImageOps.exif_transpose(picture).convert(mode)
+    except UnidentifiedImageError as error:  # its own words name an object in memory
+        raise ImageFileError("This is no PNG, JPEG or npy image: its first bytes are those of none of them.") from error
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise ImageFileError(f"This is no PNG, JPEG or npy image that can be read ({error}).") from error
     return np.asarray(_fitted(picture, spec), dtype=np.uint8)

@@ -1,6 +1,7 @@
 """`robust`: the whole product from one command."""
 
 import logging
+import os
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -70,6 +71,20 @@ def main() -> None:
     except RobustinferError as error:
         stderr.print(f"robust: {error}", style="red", markup=False)
         sys.exit(error.exit_code)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (FileExistsError, NotADirectoryError) as error:
+        stderr.print(
+            f"robust: {error.filename} is a file where a folder is needed: choose another place.",
+            style="red",
+            markup=False,
+        )
+        sys.exit(1)
+    except OSError as error:
+        place = f" {error.filename}" if error.filename else ""
+        stderr.print(f"robust: The system refuses{place}: {error.strerror or error}.", style="red", markup=False)
+        sys.exit(1)
     except KeyboardInterrupt:
         stderr.print("robust: interrupted")
         sys.exit(130)

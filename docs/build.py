@@ -1,0 +1,214 @@
+"""Fill in what is generated in the documentation: `make docs`.
+
+    python docs/build.py [--quickstart quickstart]
+
+Options of every command (docs/command-line.md) come from the command line itself, the results of the README from
+benchmarks/results/*.json, its row on digits and its picture from a folder of `robust quickstart`. A generated part
+stands between `<!-- NAME -->` and `<!-- /NAME -->`; a part whose source is missing stays as it is.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from robustinfer.cli.main import app
+from robustinfer.files import replacing, write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def option_tables() -> str:
+    """Every command with its sentence, arguments and options."""
+    group: Any = typer.main.get_command(app)
+    parts = []
+    for name, command in group.commands.items():
+        sentence = str(command.help).strip().splitlines()[0]
+        rows = [f"### robust {name}\n\n{sentence}\n\n| | |\n|---|---|"]
+        for parameter in command.params:
+            if parameter.name == "help":
+                continue
+            rows.append(f"| {_names(parameter)} | {_explanation(parameter)} |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{str(parameter.metavar or parameter.name).strip('[]')}`"
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    takes_value = not getattr(parameter, "is_flag", False)
+    return names + (f" {parameter.metavar}" if takes_value and parameter.metavar else "")
+
+
+def _explanation(parameter: Any) -> str:
+    words = str(parameter.help or "").strip().replace("|", "\\|")
+    shown = parameter.show_default
+    if isinstance(shown, str):
+        return f"{words} Default: {shown}."
+    default = parameter.default
+    if shown and default not in (None, False, "", []) and "Default:" not in words and not callable(default):
+        plain = {True: parameter.opts[0] if parameter.opts else "yes"}.get(default, default)
+        return f"{words} Default: `{plain}`."
+    return words
+
+
+def result_rows() -> Iterator[str]:
+    """The rows of the README's table, each with the command that makes it again."""
+    yield from _linf_rows()
+    yield from _l2_rows()
+    economy = _load("sample_economy")
+    if economy:
+        claims = {claim["claim"]: claim["value"] for claim in economy["results"]["two-class"]["claims"]}
+        fewer, lost = (claims[f"radius: {key}, on average"] for key in ("times fewer samples", "points lost"))
+        yield (
+            f"| deciding one radius, against n = 100,000 | {fewer:.0f} times fewer samples, {lost:.2f} points of "
+            "certified accuracy lost | `python benchmarks/sample_economy.py` |"
+        )
+    speed = _load("certify_speed")
+    if speed:
+        for claim in speed["results"].get("claims", []):
+            yield f"| {claim['claim']} | {claim['value']:.2f} | `python benchmarks/certify_speed.py` |"
+    export = _load("export_speed")
+    if export:
+        faster = next(iter(export["results"]["batches"]))["times_faster"]
+        yield (
+            f"| the exported file against eager torch, 5 members, batch 1 | {faster:.1f} times as fast | "
+            "`python benchmarks/export_speed.py` |"
+        )
+    load = _load("serving_load")
+    if load:
+        share, extra = load["found"]["certify_ratio"], load["found"]["lone_predict_extra_ms"]
+        yield (
+            f"| certificates over HTTP, 8 clients | {share:.0%} of the speed in the process; a lone prediction takes "
+            f"{extra:.1f} ms more | `python benchmarks/serving_load.py` |"
+        )
+
+
+def _linf_rows() -> Iterator[str]:
+    document = _load("linf_mnist")
+    for row in (document or {}).get("rows", {}).values():
+        rate = row["ensemble"].get("pgd-20x10")
+        if rate and row["seed"] == 0:
+            cost = f"{row['training']['cpu_seconds']:.0f} processor seconds"
+            yield (
+                f"| MNIST, l_inf {row['delta']:g}: {row['label']} | {_rate(rate)} right under PGD-20 (10 starts), "
+                f"{cost} | `python benchmarks/linf_mnist.py --data DIR` |"
+            )
+
+
+def _l2_rows() -> Iterator[str]:
+    document = _load("l2_mnist")
+    for row in (document or {}).get("rows", {}).values():
+        if row["seed"] == 0 and "acr" in row:
+            yield (
+                f"| MNIST, l_2, sigma {row['sigma']:g}: {row['label']} | average certified radius {_down(row['acr'])} "
+                "| `python benchmarks/l2_mnist.py --data DIR` |"
+            )
+
+
+def quickstart_row(folder: Path) -> str:
+    """What `robust quickstart` found on digits."""
+    from robustinfer.certification import read_certificates
+    from robustinfer.summary import summarize
+
+    found = []
+    for name in ("certificates.jsonl", "certificates-first-member.jsonl"):
+        summary = summarize(*read_certificates(folder / name))
+        half = next(row.accuracy for row in summary.accuracies if row.radius == 0.5)
+        found.append((summary, half))
+    (boosted, half), (single, single_half) = found
+    attacks = json.loads((folder / "run" / "evaluation.json").read_text())["attacks"]
+    attack = next(iter(attacks.values()))
+    robust = [row["robust"] for row in attack["rows"] if row["stages"] is not None]
+    command = "`make quickstart`"
+    return "\n".join(
+        [
+            f"| digits, l_2 radius 0.5, certified: 3 members (first member alone) | {half:.1%} ({single_half:.1%}) of "
+            f"{boosted.images} images; average radius {_down(boosted.acr)} ({_down(single.acr)}) | {command} |",
+            f"| digits, l_2 length {attack['delta']:g}, attacked: 3 members (first member alone) | {_rate(robust[-1])} "
+            f"({_rate(robust[0])}) right | {command} |",
+        ]
+    )
+
+
+def _rate(rate: dict[str, float]) -> str:
+    return f"{100 * rate['rate']:.1f} % [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
+
+
+def _down(radius: float) -> str:
+    return f"{int(radius * 1000) / 1000:.3f}"
+
+
+def _load(name: str) -> dict[str, Any] | None:
+    path = RESULTS / f"{name}.json"
+    document: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return document
+
+
+def draw_picture(folder: Path, path: Path) -> None:
+    """The README's picture: the certified accuracy of a quickstart, and an image that fools an ordinary network."""
+    from matplotlib.figure import Figure
+
+    from robustinfer.plot import certified_accuracy_figure
+    from robustinfer.report import read_sources
+
+    material = read_sources([folder])
+    names = {"digits": "boosted, 3 members", "first-member": "its first member alone"}
+    curves = {names.get(found.name, found.name): found.entries for found in material.sets}
+    figure: Figure = certified_accuracy_figure(curves)
+    figure.set_size_inches(10, 3.6)
+    (axes,) = figure.axes
+    grid = figure.add_gridspec(1, 4, width_ratios=[2.4, 1, 1, 1])
+    axes.set_subplotspec(grid[0])
+    assert material.attacked is not None
+    example = material.attacked.examples[min(1, len(material.attacked.examples) - 1)]
+    change = example.changed.astype(float) - example.original
+    titles = (
+        f"a test image:\nboth networks say {example.truth}",
+        f"changed by {example.distance:.2f}:\nan ordinary network says {example.fooled},\n"
+        f"the certified one {example.answered}",
+        "the change,\nfive times enlarged",
+    )
+    for column, (image, title) in enumerate(
+        zip((example.original, example.changed, 128 + 5 * change), titles, strict=True)
+    ):
+        panel = figure.add_subplot(grid[column + 1])
+        panel.imshow(image[0], cmap="grey", vmin=0, vmax=255)
+        panel.set_title(title, fontsize=9)
+        panel.set_axis_off()
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110, metadata={"Software": None})
+
+
+def fill(path: Path, name: str, content: str) -> None:
+    """Replace a generated part of a page."""
+    text = path.read_text()
+    pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{path} has no part called {name}.")
+    write_text(path, pattern.sub(lambda match: f"{match[1]}{content}\n{match[2]}", text))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quickstart", type=Path, default=ROOT / "quickstart")
+    folder = parser.parse_args().quickstart
+    fill(ROOT / "docs" / "command-line.md", "options", option_tables())
+    fill(ROOT / "README.md", "results", "| what | result | again by |\n|---|---|---|\n" + "\n".join(result_rows()))
+    if (folder / "attacked.npz").is_file():
+        fill(
+            ROOT / "README.md",
+            "quickstart-results",
+            "| what | result | again by |\n|---|---|---|\n" + quickstart_row(folder),
+        )
+        draw_picture(folder, ROOT / "docs" / "quickstart.png")
+
+
+if __name__ == "__main__":
+    main()
