@@ -3,7 +3,7 @@
     python benchmarks/import_time.py [--repeats 15]
 
 Claim: it costs at most 1.5 times importing numpy, scipy.special and onnxruntime, which every application of it needs
-anyway, and loads no torch; and so does importing all that a certificate needs, the Predictor and its engine. Each import
+anyway, and loads no torch; so does importing all that a certificate needs, the Predictor and its engine. Each import
 is timed in a process of its own, in turn; the time to start Python is not counted. The processor's time is compared,
 because a shared machine moves the clock more than the work.
 """
