@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from claims import claims_section
 from figures import plot_certified, plot_progress
-from tables import forms_table, l2_table, l2_verdicts, linf_table, linf_verdicts, markdown
+from tables import forms_table, l2_table, l2_verdicts, linf_table, linf_verdicts
 
 from robustinfer.files import write_text
 
@@ -89,36 +90,8 @@ def forms(document: Document, plots: Path) -> str:
 
 
 def claims(document: Document, plots: Path) -> str:
-    """Every claim a script of the runtime has checked, wherever its record holds it."""
-    found = list(_claims(document.get("results", document), ""))
-    if not found and "met" in document:
-        found = [
-            {
-                "where": "",
-                "claim": name,
-                "value": document["found"][name],
-                "target": target,
-                "holds": document["met"][name],
-            }
-            for name, target in document["targets"].items()
-        ]
-    lines = [
-        [item["where"], item["claim"], f"{item['value']:.4g}", item["target"], "yes" if item["holds"] else "**no**"]
-        for item in found
-    ]
-    return markdown(["of", "claim", "measured", "asked for", "holds"], lines)
-
-
-def _claims(value: Any, where: str) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict) and {"claim", "value", "holds"} <= value.keys():
-        word = next((key for key in ("at least", "at most") if key in value), "")
-        yield {**value, "where": where, "target": f"{word} {value.get(word, '')}".strip()}
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _claims(inner, where if key in ("claims", "verdicts") else f"{where} {key}".strip())
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _claims(inner, where)
+    """The claims of a script about speed or cost."""
+    return claims_section(document)
 
 
 Section = Callable[[Document, Path], str]
@@ -126,7 +99,6 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "linf_mnist": ("MNIST, l_inf: robust accuracy", linf),
     "l2_mnist": ("MNIST, l_2: certified accuracy", l2),
     "l2_forms": ("MNIST, l_2: forms of boosting that were tried", forms),
-    "linf_forms": ("MNIST, l_inf: forms of boosting that were tried", linf),
     "cifar10": ("CIFAR-10", linf),
     **{name: (name.replace("_", " ").capitalize(), claims) for name in SPEED},
 }
@@ -144,10 +116,11 @@ def about(document: Document) -> str:
 
 
 def opening(name: str) -> str:
-    """The first sentence of a script: what it claims."""
+    """What a script says about itself: its first sentence, and the rest for those who want it."""
     script = HERE / f"{name}.py"
     docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) if script.is_file() else None
-    return (docstring or "").partition("\n")[0]
+    first, _, rest = (docstring or "").partition("\n")
+    return f"{first}\n\n<details><summary>How</summary>\n\n```text\n{rest.strip()}\n```\n\n</details>"
 
 
 def render(results: Path, out: Path) -> str:
