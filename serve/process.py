@@ -1,20 +1,26 @@
 """Owning TorchServe's processes: the virtual machine and its workers are one process group, which ends with us."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from robustinfer.errors import ServeError
 
 __all__ = ["OwnedProcess"]
 
-_PR_SET_PDEATHSIG = 1
+# prctl(PR_SET_PDEATHSIG, SIGTERM); see that the parent did not die before the kernel was told; then become TorchServe.
+_STEP = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class OwnedProcess:
@@ -23,14 +29,13 @@ class OwnedProcess:
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], folder: Path) -> None:
         try:
             self._child = subprocess.Popen(
-                list(command),
+                _ending_with_us(command),
                 env=dict(environment),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 # Answers go to stdout of `robust serve`, logs to its stderr; TorchServe only has logs.
                 stdout=2,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),  # safe: the launcher has no other threads
             )
         except OSError as error:
             raise ServeError(f"TorchServe could not be started: {error}.") from error
@@ -71,16 +76,11 @@ class OwnedProcess:
             self._child.wait(5)
 
 
-def _end_with_parent() -> Callable[[], None] | None:
-    """On Linux: a function that asks the kernel to end the child when its parent dies, even by kill -9."""
+def _ending_with_us(command: Sequence[str]) -> list[str]:
+    """On Linux: the command, run by a step that first asks the kernel to end it when we die, even by kill -9.
+
+    A function called between fork and exec could do the same, but is not safe once an engine has started threads here.
+    """
     if not sys.platform.startswith("linux"):
-        return None
-    library = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
-
-    def prepare() -> None:
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent died before the kernel was told
-            os._exit(1)
-
-    return prepare
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _STEP, str(os.getpid()), *command]

@@ -101,7 +101,7 @@ class Load:
 
 def test_sigterm_drains_and_leaves_nothing(tiny: Path, image: Array, predictor: Predictor, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
-    config.write_text("batch_size = 1\nmax_n = 500_000\n")
+    config.write_text("batch_size = 1\nmax_n = 200_000\n")
     with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
         assert len(server.workers()) == 1
         folder = state_folder(server).parent
@@ -109,7 +109,7 @@ def test_sigterm_drains_and_leaves_nothing(tiny: Path, image: Array, predictor: 
 
         def ask(seed: int) -> None:
             with server.client(retries=0) as client:
-                answers[seed] = client.certify(image, n=500_000, seed=seed).counts
+                answers[seed] = client.certify(image, n=200_000, seed=seed).counts
 
         threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
         for thread in threads:
@@ -120,7 +120,7 @@ def test_sigterm_drains_and_leaves_nothing(tiny: Path, image: Array, predictor: 
         for thread in threads:
             thread.join(60)
         # What had arrived was answered in full, by the same votes as ever.
-        assert answers == {seed: predictor.certify(image, n=500_000, seed=seed).counts for seed in range(4)}
+        assert answers == {seed: predictor.certify(image, n=200_000, seed=seed).counts for seed in range(4)}
         assert server.process.wait(60) == 0
         assert_nothing_left(server, folder)
 
