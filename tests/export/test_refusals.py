@@ -78,8 +78,8 @@ def test_a_file_that_differs_says_where(tmp_path: Path, monkeypatch: pytest.Monk
     ensemble, card = make_ensemble()
     fuse = exporter.fuse
 
-    def faulty(wanted: Ensemble, spec: InputSpec) -> Fused:
-        fused = fuse(wanted, spec)
+    def faulty(wanted: Ensemble, spec: InputSpec, **how: bool) -> Fused:
+        fused = fuse(wanted, spec, **how)
         fused.members[1].get_submodule("head").bias.data[2] += 0.05  # type: ignore[union-attr, operator]
         return fused
 
