@@ -117,7 +117,7 @@ def evaluate_run(
         certified = None
         if settings.certify and recipe.smoothed:
             predictor = memory_predictor(model, classes=run.classes, input=run.input, sigma=recipe.sigma, device=device)
-            certified = certified_accuracy(predictor, data, n=settings.n, alpha=settings.alpha, seed=settings.seed)
+            certified = _certified(predictor, data, settings, partial(progress, what))
         rows.append(_row(what, stages, found, settings, certified, begun))
     result = Evaluation(data.name, len(data), recipe.norm, delta, settings.name, dict(settings.__dict__), tuple(rows))
     _store(run, result)
@@ -139,7 +139,7 @@ def evaluate_model(
     begun = time.monotonic()
     delta = settings.delta if settings.delta is not None else (card.threat.delta if card.threat else 0.0)
     norm = card.threat.norm if card.threat else "linf"
-    if path.suffix == ".pt" and settings.attack != "none":
+    if path.suffix == ".pt" and settings.attack != "none" and card.kind == "scores":
         sigma = card.sigma or 0.0
         attack = PgdAttack(
             norm=norm,
@@ -157,7 +157,7 @@ def evaluate_model(
         progress(path.name, len(data))
     certified = None
     if settings.certify and card.sigma:
-        certified = certified_accuracy(predictor, data, n=settings.n, alpha=settings.alpha, seed=settings.seed)
+        certified = _certified(predictor, data, settings, partial(progress, path.name))
     row = _row(path.name, None, found, settings, certified, begun, attacked=kind != "none")
     return Evaluation(data.name, len(data), norm, delta, kind, dict(settings.__dict__), (row,))
 
@@ -229,6 +229,12 @@ def _attacked(
         device=device,
         advance=advance,
     )
+
+
+def _certified(
+    predictor: Predictor, data: ImageData, settings: EvaluationSettings, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    return certified_accuracy(predictor, data, n=settings.n, alpha=settings.alpha, seed=settings.seed, advance=advance)
 
 
 def _row(

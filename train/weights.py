@@ -32,8 +32,8 @@ def refit_weights(
     """All weights, refitted on the robust loss over `data` with the members fixed.
 
     A cutting-plane method: attack the ensemble with its current weights, keep the points, minimise the loss of each
-    image's worst point so far, and again. Of all weights on the way those are returned whose loss over all the points is
-    the smallest, so the result is never worse at these points than the weights it started from.
+    image's worst point so far, and again. Of all weights on the way those are returned whose loss over all the points
+    is the smallest, so the result is never worse at these points than the weights it started from.
     """
     candidates = [ensemble.betas.double().cpu()]
     cuts = [_attacked_scores(ensemble, candidates[0], data, attack, device, (*seed, 0))]

@@ -73,8 +73,9 @@ def command(
     if target.is_dir():
         run = Run.open(target)
         found = load_test_images(data, run.recipe.data, images=images, size=run.recipe.size)
-        parts = len(run.stages) + (len(run.stages) > 1) if prefixes else 1 + (len(run.stages) > 1)
-        with progress("attack", total=parts * len(found)) as advance:
+        parts = (len(run.stages) if prefixes else 1) + (len(run.stages) > 1)
+        passes = 2 if certify and run.recipe.smoothed else 1
+        with progress("evaluate", total=parts * passes * len(found)) as advance:
             result = evaluate_run(run, found, settings, device=chosen, progress=lambda _, done: advance(done))
     else:
         found = load_test_images(data, _trained_on(target), images=images)
