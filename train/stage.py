@@ -2,8 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from .journal import Journal
 from .measure import Accuracy, PgdAttack, measure
 from .members import Member
 from .objective import Objective, StageModel
+from .optimizer import arithmetic, make_optimizer
 from .processes import Processes
 from .randomness import Draws
 from .recipe import Recipe
@@ -82,8 +81,8 @@ class StageTrainer:
             for member in self.past.members if self.past is not None else ():
                 member.compile()
         self.batches = Batches(recipe, self.number, self.data, self.processes)
-        self.objective = Objective(recipe, self.model, self.past, precision=_precision(recipe, self.processes.device))
-        self.optimizer = _optimizer(recipe, self.model)
+        self.objective = Objective(recipe, self.model, self.past, precision=arithmetic(recipe, self.processes.device))
+        self.optimizer = make_optimizer(recipe, self.model)
         self.wrapped = self.processes.wrap(self.model)
 
     @property
@@ -275,23 +274,3 @@ class StageTrainer:
 
 def _clone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-def _precision(recipe: Recipe, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-    if recipe.precision == "fp32":
-        return nullcontext
-    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-def _optimizer(recipe: Recipe, model: StageModel) -> torch.optim.Optimizer:
-    """The recipe's optimiser; the weights beta have a learning rate of their own and no weight decay."""
-    betas = [beta for beta in (model.beta, model.previous_betas) if beta.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": list(model.member.parameters()), "factor": 1.0, "weight_decay": recipe.weight_decay}
-    ]
-    if betas:
-        groups.append({"params": betas, "factor": recipe.beta_learning_rate, "weight_decay": 0.0})
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, fused=True)
-    kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=recipe.learning_rate, fused=True)
