@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from robustinfer.errors import RecipeError, RunError, TrainingError
 
 from .batches import Batches
-from .booster import make_booster
+from .booster import Booster, make_booster
 from .curves import draw_curves
 from .data import ImageData, load_data
 from .journal import Journal, Watcher
@@ -33,9 +34,11 @@ def train(
     device: str = "auto",
     download: bool = False,
     watcher: Watcher | None = None,
+    booster: Callable[..., Booster] = make_booster,
 ) -> Run:
     """Train by the recipe and return the run folder `out`; with `resume`, go on where an earlier call stopped.
 
+    `booster` makes what trains the stages; by default what the recipe names.
     Under torchrun every process calls this; the first one writes.
     """
     with join_processes(device) as processes, torch.backends.cudnn.flags(deterministic=True, benchmark=False):
@@ -44,7 +47,7 @@ def train(
         run = _open(recipe, Path(out), data, processes, resume=resume)
         journal = Journal(run.path, watcher=watcher, write=processes.first)
         try:
-            make_booster(run, data=data, held_out=held_out, processes=processes, journal=journal).fit()
+            booster(run, data=data, held_out=held_out, processes=processes, journal=journal).fit()
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise

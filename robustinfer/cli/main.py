@@ -27,6 +27,7 @@ _COMMANDS: tuple[str, ...] = (
     "quickstart",
     "train",
     "evaluate",
+    "distill",
     "export",
     "inspect",
     "predict",

@@ -1,0 +1,84 @@
+"""`robust distill`: one network learns from a whole ensemble."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..extras import require
+from .console import note, print_json, print_text
+
+__all__ = ["command"]
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the ensemble's run.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Folder of the student's run.", show_default="RUN-student")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs of the student.", min=1, show_default="those of all stages together")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="How much the ensemble's scores are evened out.")] = 1.0,
+    data: Annotated[
+        Path, typer.Option(help="Folder that holds MNIST/raw, cifar-10-batches-py or imagenet/{train,val}.")
+    ] = Path("data"),
+    images: Annotated[
+        int | None, typer.Option(help="Compare on so many test images.", min=1, show_default="all")
+    ] = None,
+    restarts: Annotated[int, typer.Option(help="Random starts of the attack they are compared by.", min=1)] = 10,
+    n: Annotated[int, typer.Option(help="Samples an image for certified accuracy.", min=10)] = 1000,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted distillation stopped.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Train one network of a member's size to answer as the ensemble does, under the same threat or noise.
+
+    The student is a run folder like any other. Both are then measured on the same test images: accuracy, robust and
+    certified accuracy, and cost.
+
+    [bold]robust distill runs/digits-l2[/bold]
+    """
+    require("robust.train", extra="train", why="robust distill")
+    import torch
+    from robust.train.distillation import compare, distill, student_recipe
+    from robust.train.evaluation import EvaluationSettings, load_test_images
+    from robust.train.processes import choose_device
+    from robust.train.progress import watching
+    from robust.train.run import Run
+
+    if threads:
+        torch.set_num_threads(threads)
+    teacher = Run.open(run)
+    folder = out if out is not None else run.with_name(f"{run.name}-student")
+    with watching(student_recipe(teacher, epochs=epochs)) as watcher:
+        student = distill(
+            teacher,
+            folder,
+            epochs=epochs,
+            temperature=temperature,
+            root=data,
+            resume=resume,
+            device=device,
+            watcher=watcher,
+        )
+    own = teacher.recipe.data in ("mnist", "cifar10", "imagenet")
+    tests = load_test_images(str(data) if own else None, teacher.recipe.data, images=images, size=teacher.recipe.size)
+    settings = EvaluationSettings(restarts=restarts, n=n)
+    found = compare(teacher, student, tests, settings, device=choose_device(device))
+    if json:
+        print_json({"run": str(student.path), **found.to_json()})
+        return
+    print_text("            members  parameters  ms an image   clean  robust  certified radius (mean)")
+    for name, one in (("ensemble", found.ensemble), ("student", found.student)):
+        print_text(_line(name, one))
+    note(f"The student is in {student.path}; export it with: robust export {student.path} --out student.onnx")
+
+
+def _line(name: str, one: Any) -> str:
+    row = one.row
+    robust = "-" if row.robust is None else f"{row.robust.value:.1%}"
+    radius = "-" if row.certified is None else f"{row.certified['average_radius']:.3f}"
+    return (
+        f"{name:<10}  {one.members:>7}  {one.parameters:>10,}  {one.seconds_per_thousand:>11.3f}  "
+        f"{row.clean.value:>6.1%}  {robust:>6}  {radius:>23}"
+    )
