@@ -169,7 +169,7 @@ def load_test_images(spec: str | None, trained_on: str, *, images: int | None = 
     """
     name, _, path = (spec or trained_on).partition(":")
     if spec is not None and Path(spec).is_dir():
-        name, path = trained_on, spec
+        name, path = trained_on.partition(":")[0], spec
     if name in ("folder", "npz"):
         data = load_data(f"{name}:{path}", split="test", size=size)
     else:

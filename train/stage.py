@@ -215,11 +215,12 @@ class StageTrainer:
 
     def _record(self, losses: list[Tensor]) -> dict[str, Any]:
         fraction = self.epoch + self.step / self.batches.steps
+        before = sum(self.recipe.stage_epochs(number) for number in range(1, self.number))
         return {
             "stage": self.number,
             "epoch": self.epoch,
             "step": self.step,
-            "images": round(fraction * self.batches.steps) * self.recipe.batch,
+            "images": round((before + fraction) * self.batches.steps) * self.recipe.batch,
             "loss": self._mean(losses),
             "learning_rate": cosine_learning_rate(self.recipe.learning_rate, fraction / self.epochs),
             "seconds": self.seconds,

@@ -56,8 +56,8 @@ def command(
         run = train(chosen, folder, root=data, resume=resume, device=device, download=download, watcher=watcher)
     if watcher is None:  # another process of torchrun speaks
         return
-    stages = [{"beta_after": list(stage.betas), **stage.to_json()} for stage in run.stages]
     if json:
+        stages = [stage.to_json() for stage in run.stages]
         print_json({"run": str(run.path), "recipe": run.recipe.name, "stages": stages})
         return
     print_text("stage  epochs  seconds  held-out clean  held-out robust  last member alone    edge")
