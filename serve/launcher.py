@@ -33,6 +33,7 @@ TOKEN_ENVIRONMENT = "ROBUST_SERVE_TOKEN"
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes on Linux, 103 on macOS
 _PREFIX = "robust-serve-"
 _GRPC_PORTS = 2
+_FAREWELL = 1.0  # seconds for TorchServe to end by itself: after a drain it has nothing left to do but to wait
 _SETTLE = 0.3  # seconds between a worker's last answer and the last byte to the client
 
 
@@ -127,7 +128,7 @@ class Launcher:
     def close(self) -> None:
         """End all processes of the server and remove its files."""
         if self._process is not None:
-            self._process.stop(patience=10)
+            self._process.stop(patience=_FAREWELL)
             self._process = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,7 @@ def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: P
     check = json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])
     assert entry == ["robust", "serve"]
     assert shutil.which("robust", path=str(Path(sys.executable).parent))
-    # Sockets need short names, so the folder is not one of pytest's.
-    folder = Path("/tmp") / f"robust-{os.getpid()}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp())  # sockets need short names: pytest's own folders have long ones
     environment = environment_of_the_image() | {"TMPDIR": str(folder)}
     assert environment["ROBUST_SERVE_HOST"] == "0.0.0.0"
 
