@@ -1,0 +1,63 @@
+"""One small quickstart for all tests of documentation, report and examples."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The same commands as a user gives, on one thread: the tests of other parts run at the same time.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"}
+SMALL = ("--set", "stages=2", "--set", "epochs=1", "--set", "limit=600", "--images", "16", "--n", "300")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished process."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*command: str, cwd: Path, timeout: float = 250) -> Finished:
+    """Run a program of this environment."""
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout)
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def robust(*arguments: str, cwd: Path, timeout: float = 250) -> Finished:
+    """Run the command line as a user does."""
+    return run(str(Path(sys.executable).with_name("robust")), *arguments, cwd=cwd, timeout=timeout)
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """A folder in which `robust quickstart` was run; the examples of the documentation run in it, too."""
+
+    folder: Path
+    finished: Finished
+
+    @property
+    def out(self) -> Path:
+        """What the quickstart made."""
+        return self.folder / "quickstart"
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
+    """A quickstart of two short stages, with an image file beside it as the documentation uses it."""
+    from robustinfer.data import digits
+
+    folder = tmp_path_factory.mktemp("docs")
+    finished = robust("quickstart", *SMALL, cwd=folder)
+    assert finished.code == 0, finished.err
+    images, labels = digits("test")
+    Image.fromarray(images[int(np.flatnonzero(labels == 5)[0]), 0]).save(folder / "five.png")
+    return Quickstart(folder, finished)
