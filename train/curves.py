@@ -19,9 +19,11 @@ def draw_curves(run: Run) -> None:
     if not epochs:
         return
     seen = _positions(epochs)
-    figure = Figure(figsize=(8, 6), layout="constrained")
+    figure = Figure(figsize=(8, 6))
     FigureCanvasAgg(figure)
-    losses, accuracies = figure.subplots(2, 1, sharex=True)
+    # Fixed margins: a layout that measures its texts draws everything twice.
+    margins = {"left": 0.1, "right": 0.97, "top": 0.94, "bottom": 0.09, "hspace": 0.08}
+    losses, accuracies = figure.subplots(2, 1, sharex=True, gridspec_kw=margins)
     losses.plot(seen, [record["loss"] for record in epochs], marker=".", color="#444444")
     losses.set_ylabel("robust training loss")
     for key, label, color in (

@@ -39,7 +39,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return get
 
 
-@pytest.mark.parametrize("update", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize("update", [1, 4, 6])
 def test_resume_after_any_update(
     tiny: Recipe, uninterrupted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int
 ) -> None:
@@ -65,7 +65,7 @@ def test_resume_after_any_update(
     assert not (resumed.path / "resume.safetensors").exists()
 
 
-@pytest.mark.parametrize("file", ["stage-01.safetensors", "stage-01.json", "resume.json", "stage-02.json"])
+@pytest.mark.parametrize("file", ["stage-01.safetensors", "stage-01.json", "resume.json"])
 def test_resume_after_a_kill_between_two_files(
     tiny: Recipe, uninterrupted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
