@@ -12,7 +12,8 @@ from typing import Any
 
 from claims import claims_section
 from figures import plot_certified, plot_progress
-from tables import forms_table, l2_table, l2_verdicts, linf_table, linf_verdicts
+from tables import forms_table, l2_table, linf_table
+from verdicts import l2_verdicts, linf_verdicts, paper_claims
 
 from robustinfer.files import write_text
 
@@ -125,8 +126,11 @@ def opening(name: str) -> str:
 
 def render(results: Path, out: Path) -> str:
     """The whole page; plots are written beside it."""
-    parts = [_INTRODUCTION]
-    missing = []
+    parts, missing = [_INTRODUCTION], []
+    linf_file = results / "linf_mnist.json"
+    claimed = paper_claims(json.loads(linf_file.read_text(encoding="utf-8")) if linf_file.is_file() else None)
+    if claimed:
+        parts.append(f"## Claims of the paper, as found on MNIST\n\n{claimed}")
     for name, (title, section) in SECTIONS.items():
         file = results / f"{name}.json"
         if not file.is_file():

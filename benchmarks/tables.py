@@ -1,10 +1,10 @@
-"""Tables of the scripts on real data: rows of JSON become Markdown, and comparisons become plain sentences."""
+"""Tables of the scripts on real data: rows of JSON become Markdown."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-__all__ = ["forms_table", "l2_table", "l2_verdicts", "linf_table", "linf_verdicts", "markdown"]
+__all__ = ["forms_table", "grouped", "l2_table", "linf_table", "markdown"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -21,11 +21,6 @@ def grouped(rows: Rows, *keys: str) -> dict[tuple[Any, ...], list[Mapping[str, A
     for row in rows.values():
         found.setdefault(tuple(row[key] for key in keys), []).append(row)
     return found
-
-
-def is_boosted(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a boosted ensemble, and neither one network nor independent ones."""
-    return len(row["stages"]) > 1 and row["recipe"]["booster"] != "independent"
 
 
 def rate(found: Sequence[Mapping[str, Any]], part: str, attack: str) -> str:
@@ -59,36 +54,6 @@ def linf_table(rows: Rows) -> str:
     return markdown(header, lines)
 
 
-def linf_verdicts(rows: Rows, attack: str = "pgd-20x10") -> list[str]:
-    """Which claims hold on these rows, decided by the intervals: a difference counts if they do not overlap."""
-    attacked = {key: row for key, row in rows.items() if attack in row["ensemble"]}
-    by_name = {name: found for (name,), found in grouped(attacked, "name").items()}
-    boosted = [name for name, found in by_name.items() if is_boosted(found[0])]
-    if not boosted:
-        return []
-    best = max(boosted, key=lambda name: fmean(row["ensemble"][attack]["rate"] for row in by_name[name]))
-    ours = by_name[best][0]
-    sentences = [f"Best boosted row under {attack}: {ours['label']}."]
-    rivals = {name: by_name[name][0]["ensemble"][attack] for name in by_name if name not in boosted}
-    rivals["its own last member"] = ours["last_member"][attack]
-    if "clean-trained" in by_name and best != "clean-trained":
-        rivals["the paper's form (`clean`, `trained`)"] = by_name["clean-trained"][0]["ensemble"][attack]
-    for name, rival in rivals.items():
-        label = by_name[name][0]["label"] if name in by_name else name
-        sentences.append(f"Against {label}: {compare(ours['ensemble'][attack], rival)}.")
-    return sentences
-
-
-def compare(one: Mapping[str, float], other: Mapping[str, float]) -> str:
-    """How two rates with intervals compare."""
-    difference = f"{100 * one['rate']:.1f} % against {100 * other['rate']:.1f} %"
-    if one["low"] > other["high"]:
-        return f"better, {difference}"
-    if one["high"] < other["low"]:
-        return f"worse, {difference}"
-    return f"no difference that {one['images']:g} images could show, {difference}"
-
-
 def l2_table(rows: Rows, n: str) -> str:
     """One line a way of training: cost, ACR by both bounds, certified accuracy at steps of a quarter."""
     certified = [row for row in rows.values() if n in row]
@@ -118,21 +83,3 @@ def forms_table(rows: Rows) -> str:
         epochs, _, spent = cost(found)
         lines.append([found[0]["label"], epochs, spent, acr, f"{fmean(last):.3f}" if last else "", betas])
     return markdown(["training", "epochs", "train CPU s", "ACR", "last member: ACR", "weights"], lines)
-
-
-def l2_verdicts(rows: Rows, n: str) -> list[str]:
-    """How the best boosted row compares with every other kind, by paired differences of the certified radius."""
-    boosted = {key: row for key, row in rows.items() if is_boosted(row)}
-    if not boosted:
-        return []
-    best = max(boosted.values(), key=lambda row: row[n]["acr"])
-    sentences = [f"Best boosted row: {best['label']}, ACR {best[n]['acr']:.3f}."]
-    for row in rows.values():
-        if row["seed"] == best["seed"] and row["name"] not in {other["name"] for other in boosted.values()}:
-            differences = [ours - theirs for ours, theirs in zip(best[n]["radii"], row[n]["radii"], strict=True)]
-            mean, error = fmean(differences), stdev(differences) / len(differences) ** 0.5
-            word = "no clear difference" if abs(mean) < 1.96 * error else "better" if mean > 0 else "worse"
-            sentences.append(
-                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f})."
-            )
-    return sentences

@@ -1,0 +1,95 @@
+"""What the numbers say: comparisons of rows as plain sentences, and the paper's claims with what was found."""
+
+from collections.abc import Mapping
+from statistics import fmean, stdev
+from typing import Any
+
+from tables import Rows, grouped, markdown
+
+__all__ = ["l2_verdicts", "linf_verdicts", "paper_claims"]
+
+PGD = "pgd-20x10"
+
+
+def is_boosted(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a boosted ensemble, and neither one network nor independent ones."""
+    return len(row["stages"]) > 1 and row["recipe"]["booster"] != "independent"
+
+
+def linf_verdicts(rows: Rows, attack: str = "pgd-20x10") -> list[str]:
+    """Which claims hold on these rows, decided by the intervals: a difference counts if they do not overlap."""
+    attacked = {key: row for key, row in rows.items() if attack in row["ensemble"]}
+    by_name = {name: found for (name,), found in grouped(attacked, "name").items()}
+    boosted = [name for name, found in by_name.items() if is_boosted(found[0])]
+    if not boosted:
+        return []
+    best = max(boosted, key=lambda name: fmean(row["ensemble"][attack]["rate"] for row in by_name[name]))
+    ours = by_name[best][0]
+    sentences = [f"Best boosted row under {attack}: {ours['label']}."]
+    rivals = {name: by_name[name][0]["ensemble"][attack] for name in by_name if name not in boosted}
+    rivals["its own last member"] = ours["last_member"][attack]
+    if "clean-trained" in by_name and best != "clean-trained":
+        rivals["the paper's form (`clean`, `trained`)"] = by_name["clean-trained"][0]["ensemble"][attack]
+    for name, rival in rivals.items():
+        label = by_name[name][0]["label"] if name in by_name else name
+        sentences.append(f"Against {label}: {compare(ours['ensemble'][attack], rival)}.")
+    return sentences
+
+
+def compare(one: Mapping[str, float], other: Mapping[str, float]) -> str:
+    """How two rates with intervals compare."""
+    difference = f"{100 * one['rate']:.1f} % against {100 * other['rate']:.1f} %"
+    if one["low"] > other["high"]:
+        return f"better, {difference}"
+    if one["high"] < other["low"]:
+        return f"worse, {difference}"
+    return f"no difference that {one['images']:g} images could show, {difference}"
+
+
+def l2_verdicts(rows: Rows, n: str) -> list[str]:
+    """How the best boosted row compares with every other kind, by paired differences of the certified radius."""
+    boosted = {key: row for key, row in rows.items() if is_boosted(row)}
+    if not boosted:
+        return []
+    best = max(boosted.values(), key=lambda row: row[n]["acr"])
+    sentences = [f"Best boosted row: {best['label']}, ACR {best[n]['acr']:.3f}."]
+    for row in rows.values():
+        if row["seed"] == best["seed"] and row["name"] not in {other["name"] for other in boosted.values()}:
+            differences = [ours - theirs for ours, theirs in zip(best[n]["radii"], row[n]["radii"], strict=True)]
+            mean, error = fmean(differences), stdev(differences) / len(differences) ** 0.5
+            word = "no clear difference" if abs(mean) < 1.96 * error else "better" if mean > 0 else "worse"
+            sentences.append(
+                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f})."
+            )
+    return sentences
+
+
+_LINF_CLAIMS = (
+    ("boosting as in the paper beats one member trained for as many epochs", "clean-trained", "single"),
+    ("the best boosted row beats one member of the same training cost", "best", "single-18"),
+    ("the best boosted row beats independent members of the same training cost", "best", "independent"),
+    ("the best boosted row beats one network of three members' inference cost", "best", "wider"),
+    (
+        "the offset approximation (`clean`) is as good as attacking the ensemble (`exact`)",
+        "clean-trained",
+        "exact-trained",
+    ),
+    ("the best boosted row beats its own last member", "best", "last member"),
+)
+
+
+def paper_claims(linf: Mapping[str, Any] | None) -> str:
+    """The paper's claims on robust accuracy, and those one would like it to make, one line a claim and radius."""
+    lines = []
+    for (delta,), found in grouped((linf or {}).get("rows", {}), "delta").items():
+        rows = {row["name"]: row for row in found if PGD in row["ensemble"]}
+        boosted = [row for row in rows.values() if is_boosted(row)]
+        if not boosted:
+            continue
+        best = max(boosted, key=lambda row: row["ensemble"][PGD]["rate"])
+        rates = {name: row["ensemble"][PGD] for name, row in rows.items()}
+        rates |= {"best": best["ensemble"][PGD], "last member": best["last_member"][PGD]}
+        for claim, one, other in _LINF_CLAIMS:
+            if one in rates and other in rates:
+                lines.append([claim, f"{delta:g}", compare(rates[one], rates[other])])
+    return markdown(["claim", "l_inf radius", f"found, under {PGD}"], lines) if lines else ""
