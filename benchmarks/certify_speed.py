@@ -62,7 +62,7 @@ class Graph:
 
 GRAPHS = (
     Graph("5 x ResNet-20, 32x32", "resnet20", 5, InputSpec(3, 32, 32), 1024, 256, 0.85),
-    Graph("small CNN, 28x28", "cnn", 1, InputSpec(1, 28, 28), 20_000, 5_000, 0.60),
+    Graph("small CNN, 28x28", "cnn", 1, InputSpec(1, 28, 28), 50_000, 5_000, 0.60),
 )
 
 

@@ -85,8 +85,10 @@ class _IntegerTable:
 
     def look_up(self, drawn: Words) -> npt.NDArray[Any]:
         """N = smallest + #{k: T_k <= word}. The top 16 bits settle about 99 % of the words."""
-        top = drawn.view(np.uint16)[..., 3::4] if drawn.flags.c_contiguous and _LITTLE else (drawn >> np.uint64(48))
-        values = self.cells[top]
+        top = (drawn >> np.uint64(48)).view(np.int64)
+        values: npt.NDArray[Any] = self.cells.take(
+            top, mode="clip"
+        )  # nothing to clip: it only spares the check of the bounds
         flat = values.reshape(-1)
         open_ones = np.flatnonzero(flat == self.ambiguous)
         flat[open_ones] = self._settle(drawn.reshape(-1)[open_ones])
@@ -94,9 +96,6 @@ class _IntegerTable:
 
     def _settle(self, drawn: Words) -> npt.NDArray[Any]:
         return (np.searchsorted(self.thresholds, drawn, side="right") + self.smallest).astype(self.cells.dtype)
-
-
-_LITTLE = bool(np.little_endian)
 
 
 def integer_thresholds(sigma: float) -> tuple[Words, int]:

@@ -18,7 +18,7 @@ from .noise import derive_seed, noise_name
 from .procedures import MemberOutcome, Outcome
 from .replay import Replay, replay
 from .requests import Question, Request
-from .scheduler import Job, Pace, run
+from .scheduler import Crew, Job, Pace, run
 from .tally import Tally, plurality, vote_weights
 
 __all__ = ["Predictor"]
@@ -37,7 +37,9 @@ class Predictor:
         predictor.certify(image, radius=0.5).radius
     """
 
-    def __init__(self, engine: Engine, card: Card, *, digest: str = "", batch: int | None = None) -> None:
+    def __init__(
+        self, engine: Engine, card: Card, *, digest: str = "", batch: int | None = None, threads: int | None = None
+    ) -> None:
         if batch is not None and batch < 1:
             raise SettingError(f"Expected a batch of at least 1, found {batch}.")
         vote_weights(card)  # refuses a votes file whose members have no weights
@@ -46,6 +48,7 @@ class Predictor:
         self.digest = digest
         self.batch = batch or engine.batch
         self._pace = Pace()
+        self._crew = Crew(threads)
 
     @classmethod
     def load(
@@ -61,8 +64,8 @@ class Predictor:
         """Open a model file: .onnx, .pt (TorchScript) or .pt2.
 
         `device` is auto, cpu, cuda or cuda:N; a device that is named is used or refused, never replaced. `threads` are
-        those of one engine run, `batch` the samples of one run. `card` describes a file that carries none, and `digest`
-        ("sha256:...") is checked if given.
+        those of one engine run and of its noise, `batch` the samples of one run. `card` describes a file that carries
+        none, and `digest` ("sha256:...") is checked if given.
         """
         loaded = load_engine(path, device=device, threads=threads)
         if digest is not None and digest.removeprefix("sha256:") != loaded.digest.removeprefix("sha256:"):
@@ -76,7 +79,7 @@ class Predictor:
                 "export it with `robust export`, or pass card=Card(classes=..., input=InputSpec(...), sigma=...)."
             )
         _check_shape(loaded.engine, card)
-        return cls(loaded.engine, card, digest=loaded.digest, batch=batch)
+        return cls(loaded.engine, card, digest=loaded.digest, batch=batch, threads=threads)
 
     @property
     def device(self) -> str:
@@ -232,7 +235,7 @@ class Predictor:
         return Job(request.ask(self.card), stop)
 
     def _run(self, jobs: Iterator[Job], progress: Progress | None) -> Iterator[Job]:
-        return run(self.engine, jobs, batch=self.batch, pace=self._pace, progress=progress)
+        return run(self.engine, jobs, batch=self.batch, pace=self._pace, crew=self._crew, progress=progress)
 
     def _result(self, job: Job) -> Answer:
         outcome = job.outcome

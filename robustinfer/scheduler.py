@@ -1,10 +1,11 @@
 """The scheduler: fills engine batches with samples of many images, and gives the votes back to their procedures."""
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,11 @@ from .noise import add_noise
 from .procedures import Outcome
 from .requests import Question
 
-__all__ = ["Job", "Pace", "run"]
+__all__ = ["Crew", "Job", "Pace", "run"]
 
 _FIRST_RUN = 32  # samples of the first run under a deadline, when the engine's speed is not known yet
 _MARGIN = 0.8  # share of the time left that a run under a deadline may take
+_WORTH_A_THREAD = 1 << 16  # values of noise: drawing fewer takes less time than waking a thread
 
 
 class Job:
@@ -75,6 +77,9 @@ class Job:
             self.seconds = time.perf_counter() - self.started
 
 
+Piece = tuple[Job, int, int]  # samples of one run: whose they are, the index of the first, their number
+
+
 class Pace:
     """How fast the engine is, learnt from its runs; what fits into the time that is left."""
 
@@ -94,12 +99,55 @@ class Pace:
         return max(1, int(_MARGIN * seconds / self._seconds_per_sample))
 
 
+class Crew:
+    """Threads that draw noise, while the engine waits for it. The work may be cut anywhere: noise is counted."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = min(threads or _processors(), 8)
+        self._pool = ThreadPoolExecutor(self._threads, "robustinfer-noise") if self._threads > 1 else None
+
+    def draw(self, pieces: list[Piece], buffer: npt.NDArray[np.float32]) -> int:
+        """Fill the buffer with the noisy images of the pieces; returns their number."""
+        total = sum(count for _, _, count in pieces)
+        values = buffer[0].size
+        share = max(-(-total // self._threads), -(-_WORTH_A_THREAD // values))
+        tasks, end = [], 0
+        for job, first, count in pieces:
+            for start in range(0, count, share):
+                rows = min(share, count - start)
+                tasks.append((job.question, first + start, buffer[end : end + rows]))
+                end += rows
+        if self._pool is None or total * values <= _WORTH_A_THREAD:
+            for task in tasks:
+                _draw(*task)
+        else:
+            deque(self._pool.map(_draw, *zip(*tasks, strict=True)), maxlen=0)
+        return end
+
+
+def _processors() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _draw(question: Question, first: int, out: npt.NDArray[np.float32]) -> None:
+    add_noise(
+        question.image,
+        kind=question.noise,
+        sigma=question.smoothing.sigma,
+        seed=question.seed,
+        first=first,
+        out=out,
+    )
+
+
 def run(
     engine: Engine,
     jobs: Iterator[Job],
     *,
     batch: int,
     pace: Pace,
+    crew: Crew,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Job]:
     """Run jobs to their end; yields them in the order they came.
@@ -130,7 +178,7 @@ def run(
             continue
         if buffer is None:
             buffer = np.empty((batch, *waiting[0].question.image.shape), dtype=np.float32)
-        samples = _run_pieces(engine, pieces, buffer, pace)
+        samples = _run_pieces(engine, pieces, buffer, pace, crew)
         if progress is not None:
             progress(samples)
 
@@ -141,7 +189,7 @@ def _room(waiting: deque[Job], batch: int, pace: Pace) -> int:
     return batch if not left else min(batch, pace.fitting(max(min(left), 0.0)))
 
 
-def _fill(waiting: deque[Job], room: int) -> list[tuple[Job, int, int]]:
+def _fill(waiting: deque[Job], room: int) -> list[Piece]:
     """Assign places in order of arrival: (job, index of its first sample, number of samples)."""
     pieces = []
     for job in waiting:
@@ -154,20 +202,9 @@ def _fill(waiting: deque[Job], room: int) -> list[tuple[Job, int, int]]:
     return pieces
 
 
-def _run_pieces(engine: Engine, pieces: list[tuple[Job, int, int]], buffer: npt.NDArray[Any], pace: Pace) -> int:
-    began, end = time.perf_counter(), 0
-    for job, first, count in pieces:
-        question = job.question
-        out = buffer[end : end + count]
-        add_noise(
-            question.image,
-            kind=question.noise,
-            sigma=question.smoothing.sigma,
-            seed=question.seed,
-            first=first,
-            out=out,
-        )
-        end += count
+def _run_pieces(engine: Engine, pieces: list[Piece], buffer: npt.NDArray[np.float32], pace: Pace, crew: Crew) -> int:
+    began = time.perf_counter()
+    end = crew.draw(pieces, buffer)
     scores = pieces[0][0].question.tally.scores(engine, buffer[:end])  # all jobs are of one model file
     pace.learn(end, time.perf_counter() - began)
     start = 0

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from robustinfer import Request, RobustinferError
+from robustinfer import Card, InputSpec, Request, RobustinferError
 from robustinfer.errors import ClassCountError, PixelRangeError, SampleSizeError
-from robustinfer.scheduler import Pace
+from robustinfer.scheduler import Crew, Job, Pace
 from robustinfer.tally import count_votes
 
 IMAGES = np.random.default_rng(0).integers(90, 170, size=(12, 1, 2, 2), dtype=np.uint8)
@@ -48,6 +48,20 @@ def test_requests_of_all_kinds_share_batches(predictor_of, half_space):
     assert predictor.engine.batches[0] > 4 * 100  # one run has samples of all four
     alone = predictor_of(half_space, batch=64)
     assert [essence(a) for a in answers] == [essence(alone.answer_many([r])[0]) for r in requests]
+
+
+def test_noise_does_not_depend_on_the_threads_that_draw_it():
+    """Images large enough for several threads: the buffer is the same, whoever fills which part."""
+    card = Card(classes=("a", "b"), input=InputSpec(3, 40, 40), sigma=0.25)
+    images = np.random.default_rng(1).integers(0, 256, size=(3, 3, 40, 40), dtype=np.uint8)
+    jobs = [Job(Request(image=image, seed=seed).ask(card)) for seed, image in enumerate(images)]
+    pieces = [(jobs[0], 0, 30), (jobs[1], 17, 55), (jobs[2], 4, 1)]
+    buffers = [np.zeros((100, 3, 40, 40), dtype=np.float32) for _ in range(3)]
+    assert [Crew(threads).draw(pieces, buffer) for threads, buffer in zip((1, 2, 5), buffers, strict=True)] == [86] * 3
+    assert np.array_equal(buffers[0], buffers[1])
+    assert np.array_equal(buffers[0], buffers[2])
+    assert buffers[0][85].any()
+    assert not buffers[0][86:].any()
 
 
 def test_every_run_but_the_last_is_full(predictor_of, half_space):
