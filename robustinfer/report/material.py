@@ -90,7 +90,7 @@ def read_sources(paths: Sequence[Path], *, model: Path | None = None, data: str 
 def _expanded(paths: Iterable[Path]) -> Iterable[Path]:
     for path in paths:
         if path.is_dir() and not (path / "recipe.toml").is_file():
-            inside = [path / "run", *_main_first(path.glob("*.jsonl")), *sorted(path.glob("*.npz"))]
+            inside = [path / "run", *_main_first(path.glob("certificates*.jsonl")), *sorted(path.glob("*.npz"))]
             found = [file for file in inside if file.exists()]
             if not found:
                 raise DataError(f"{path} holds neither a run nor certificates.")

@@ -1,5 +1,7 @@
 """One small quickstart for all tests of documentation, report and examples."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
+from robustinfer.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,9 +36,16 @@ def run(*command: str, cwd: Path, timeout: float = 250) -> Finished:
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
-def robust(*arguments: str, cwd: Path, timeout: float = 250) -> Finished:
-    """Run the command line as a user does."""
-    return run(str(Path(sys.executable).with_name("robust")), *arguments, cwd=cwd, timeout=timeout)
+def robust(*arguments: str, cwd: Path) -> Finished:
+    """Run the command line in this process: torch is imported once for all tests, and not once a command."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["robust", *arguments])
+        patch.setenv("NO_COLOR", "1")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main()
+    return Finished(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from robustinfer import Predictor
 from robustinfer.certification import read_certificates
 from robustinfer.data import load_images
 
-from .conftest import ENVIRONMENT, ROOT, SMALL, Quickstart, robust
+from .conftest import ENVIRONMENT, ROOT, SMALL, Quickstart, robust, run
 
 pytestmark = pytest.mark.xdist_group("quickstart")
 
@@ -86,7 +86,7 @@ def test_an_interrupted_one_goes_on(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_the_whole_one_as_a_newcomer_runs_it(tmp_path: Path) -> None:
     begun = time.monotonic()
-    finished = robust("quickstart", cwd=tmp_path, timeout=890)
+    finished = run(str(Path(sys.executable).with_name("robust")), "quickstart", cwd=tmp_path, timeout=890)
     assert finished.code == 0, finished.err
     processor = int(re.search(r"(\d+) s of processor time", finished.out)[1])  # type: ignore[index]
     # Three minutes on two quiet cores; processor time does not depend on what else the machine does.
