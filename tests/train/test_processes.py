@@ -28,6 +28,7 @@ def losses(run: Run) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.representative
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("previous", ["clean", "exact"])
 def test_two_gloo_processes_equal_one(tiny: Recipe, tmp_path: Path, previous: str) -> None:
     recipe = tiny.replace(previous=previous, epochs=2, select="last")

@@ -107,6 +107,7 @@ def test_a_damaged_checkpoint_is_named(tiny: Recipe, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.representative
+@pytest.mark.timeout(900)
 def test_kill_minus_nine_at_random_moments(tiny: Recipe, tmp_path: Path) -> None:
     """A real process, killed without warning again and again, then left to finish."""
     recipe = tiny.replace(checkpoint_seconds=0, epochs=8, limit=640)
