@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200, help="test images")
     parser.add_argument("--n", type=int, default=2000, help="samples of a certificate")
     parser.add_argument("--restarts", type=int, default=3, help="random starts of the attack")
+    parser.add_argument("--threats", nargs="+", choices=THREATS, default=list(THREATS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -63,15 +64,16 @@ def main() -> None:
     settings = EvaluationSettings(restarts=options.restarts, n=options.n, prefixes=False, seed=options.seed)
     runs = {
         (threat, booster): trained(name, threat, booster, options)
-        for threat in THREATS
+        for threat in options.threats
         for booster in BOOSTERS
     }  # fmt: skip
     boosters = [boosting_row(*key, run, images, settings) for key, run in runs.items()]
     show("Greedy against minimax", boosters)
-    smoothed = {booster: runs["l2", booster] for booster in BOOSTERS}
+    smoothed = {booster: run for (threat, booster), run in runs.items() if threat == "l2"}
     certificates = [row for booster, run in smoothed.items() for row in certified(booster, run, images, options)]
-    show("Fused certificates against votes", certificates)
-    teachers = [("l2", "greedy"), ("l2", "minimax, examples"), ("linf", "greedy"), ("linf", "minimax, examples")]
+    if certificates:
+        show("Fused certificates against votes", certificates)
+    teachers = [(threat, booster) for threat in options.threats for booster in ("greedy", "minimax, examples")]
     students = [row for key in teachers for row in distilled(key, runs[key], images, settings, options)]
     show("Ensembles against students", students)
     arguments = {key: value for key, value in vars(options).items() if key not in ("data", "work")}

@@ -16,7 +16,9 @@ from robust.train.objective import Batch, StageModel
 from robust.train.randomness import Draws
 from robust.train.votes import VoteEnsemble
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
+from robustinfer.cli.main import app
 from robustinfer.errors import RunError, SettingError
 
 CPU = torch.device("cpu")
@@ -103,6 +105,15 @@ def test_a_student_is_a_run_that_learnt_from_the_ensemble(teacher: Run, tmp_path
     assert found.student.row.certified["average_radius"] > 0.05
     assert 2 * found.student.parameters == found.ensemble.parameters
     assert json.loads(json.dumps(found.to_json()))["student"]["members"] == 1
+
+
+def test_the_command_reports_both_side_by_side(teacher: Run, tmp_path: Path) -> None:
+    out, few = str(tmp_path / "student"), ["--epochs", "1", "--images", "20", "--restarts", "1", "--n", "100"]
+    words = ["distill", str(teacher.path), "--out", out, *few]
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
+    assert (found["ensemble"]["members"], found["student"]["members"]) == (2, 1)
+    table = CliRunner().invoke(app, [*words, "--resume"], catch_exceptions=False).stdout
+    assert [line.split()[0] for line in table.splitlines()] == ["members", "ensemble", "student"]
 
 
 def test_refusals(teacher: Run, tmp_path: Path) -> None:
