@@ -1,10 +1,12 @@
 """`robust`: the whole product from one command."""
 
+import functools
 import logging
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,8 +63,22 @@ def _options(
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
 
 
+def _announcing(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which says that it was interrupted: typer itself ends in silence."""
+
+    @functools.wraps(command)
+    def announced(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            stderr.print("robust: interrupted")
+            raise typer.Exit(130) from None
+
+    return announced
+
+
 for _name in _COMMANDS:
-    app.command(_name)(import_module(f"{__package__}.{_name}").command)
+    app.command(_name)(_announcing(import_module(f"{__package__}.{_name}").command))
 
 
 def main() -> None:
@@ -86,6 +102,3 @@ def main() -> None:
         place = f" {error.filename}" if error.filename else ""
         stderr.print(f"robust: The system refuses{place}: {error.strerror or error}.", style="red", markup=False)
         sys.exit(1)
-    except KeyboardInterrupt:
-        stderr.print("robust: interrupted")
-        sys.exit(130)

@@ -51,8 +51,15 @@ def command(
 
     if threads:
         torch.set_num_threads(threads)
+    try:
+        _all_steps(Recipe.load("digits-l2").set(set_ or ()), out, images=images, n=n)
+    except KeyboardInterrupt:
+        note("Run the same command again, and it goes on where it stopped.")
+        raise
+
+
+def _all_steps(recipe: "Recipe", out: Path, *, images: int, n: int) -> None:
     begun = time.monotonic()
-    recipe = Recipe.load("digits-l2").set(set_ or ())
     with _step(1, "train a boosted ensemble on scikit-learn's digits"):
         run = _train(recipe, out / "run")
         ordinary = _train(_ordinary(recipe), out / "ordinary", quiet=True)
