@@ -110,7 +110,8 @@ def _l2_rows() -> Iterator[str]:
                 at_one = f"{100 * found['accuracy']['1']:.1f} % certified at radius 1"
                 yield (
                     f"| MNIST, l_2, sigma {row['sigma']:g}, n = {found['n']:,}: {row['label']} | average certified "
-                    f"radius {_down(found['acr'])} [{low}, {high}], {at_one} | `python benchmarks/l2_mnist.py --data DIR` |"
+                    f"radius {_down(found['acr'])} [{low}, {high}], {at_one} "
+                    "| `python benchmarks/l2_mnist.py --data DIR` |"
                 )
 
 

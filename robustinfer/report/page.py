@@ -79,10 +79,17 @@ def _certified(material: Material) -> str:
         "<p>The share of test images whose label is right and proven to stay the same within the radius"
         f"{against}. Bands are 95 % confidence intervals for all images of this kind. "
         f"Sigma {first.sigma:g}, alpha {first.alpha:g}, {first.samples:.0f} samples an image on average"
-        f"{_ceiling(material.sets[0])}.</p>"
+        f"{_ceiling(material.sets[0])}.{_fairness(material)}</p>"
         f'<div class="columns"><img class="plot" src="{picture}" alt="Certified accuracy against radius">'
         f"{_accuracy_table(material)}</div></section>"
     )
+
+
+def _fairness(material: Material) -> str:
+    """A prefix of the stages is no rival: it was trained for a part of the time."""
+    if len(material.sets) < 2 or not material.runs:
+        return ""
+    return " A model of fewer stages has also had less training; the times are below."
 
 
 def _ceiling(found: CertificateSet) -> str:
