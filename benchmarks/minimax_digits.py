@@ -112,7 +112,10 @@ def boosting_row(
 
 
 def certified(booster: str, run: Run, images: ImageData, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The same run as a file of ensemble scores and as one of votes, on the same images and samples."""
+    """The same run as a file of ensemble scores and as one of votes, on the same images and samples.
+
+    The seconds add up how long each image waited for its answer; images share batches, so they overlap.
+    """
     scores, votes = (run.path / f"{kind}.onnx" for kind in ("scores", "votes"))
     export_run(run, scores, members=False, samples=200)
     ways = [("sum of scores, fused", scores, None)]
