@@ -24,9 +24,10 @@ _STYLE = {
 }
 
 
-def percent(rate: float) -> str:
-    """A rate in per cent with one digit, rounded down: no figure of a report looks better than it is."""
-    return f"{math.floor(1000 * rate + 1e-9) / 10:.1f} %"
+def percent(rate: float, *, failure: bool = False) -> str:
+    """A rate in per cent with one digit, a success rounded down and a failure up: no figure looks better than it is."""
+    tenths = math.ceil(1000 * rate - 1e-9) if failure else math.floor(1000 * rate + 1e-9)
+    return f"{tenths / 10:.1f} %"
 
 
 def certified_accuracy(curves: Mapping[str, Sequence[Entry]]) -> str:

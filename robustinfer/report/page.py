@@ -115,8 +115,8 @@ def _accuracy_table(material: Material) -> str:
     summaries = [found.summary for found in material.sets]
     facts = {
         "average radius": [f"{int(summary.acr * 1000) / 1000:.3f}" for summary in summaries],
-        "abstained": [percent(summary.abstained) for summary in summaries],
-        "wrong label": [percent(summary.wrong) for summary in summaries],
+        "abstained": [percent(summary.abstained, failure=True) for summary in summaries],
+        "wrong label": [percent(summary.wrong, failure=True) for summary in summaries],
     }
     for label, values in facts.items():
         rows.append(f"<tr><td>{label}</td>{''.join(f'<td>{value}</td>' for value in values)}</tr>")

@@ -103,8 +103,10 @@ def test_says_figures_settings_and_digests(page: Page, quickstart: Quickstart) -
         assert np.linalg.norm(change) / 255 == pytest.approx(example.distance)
 
 
-def test_rates_are_rounded_down() -> None:
+def test_rates_never_look_better_than_they_are() -> None:
     assert percent(0.99999) == "99.9 %"
+    assert percent(0.00001, failure=True) == "0.1 %"
+    assert percent(0.015, failure=True) == "1.5 %"
     assert percent(0.575) == "57.5 %"
     assert percent(1.0) == "100.0 %"
 
