@@ -57,7 +57,7 @@ def show(paths: Sequence[Path], *, plot: Path | None, json: bool, radii: Sequenc
 def _beside(paths: Sequence[Path]) -> Path:
     """Where the plot goes: under the name of the whole, if these are its shards."""
     stem = paths[0].stem if len(paths) == 1 else re.sub(r"-\d+-of-\d+$", "", paths[0].stem)
-    return paths[0].with_name(f"{stem}.png")
+    return paths[0].with_name(f"{stem}-accuracy.png")  # a name that no picture of the user's is likely to have
 
 
 def _table(summary: Any) -> str:
