@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=2000, help="samples of a certificate")
     parser.add_argument("--restarts", type=int, default=3, help="random starts of the attack")
     parser.add_argument("--threats", nargs="+", choices=THREATS, default=list(THREATS))
+    parser.add_argument("--boosters", nargs="+", choices=BOOSTERS, default=list(BOOSTERS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -65,7 +66,7 @@ def main() -> None:
     runs = {
         (threat, booster): trained(name, threat, booster, options)
         for threat in options.threats
-        for booster in BOOSTERS
+        for booster in options.boosters
     }  # fmt: skip
     boosters = [boosting_row(*key, run, images, settings) for key, run in runs.items()]
     show("Greedy against minimax", boosters)
@@ -73,7 +74,7 @@ def main() -> None:
     certificates = [row for booster, run in smoothed.items() for row in certified(booster, run, images, options)]
     if certificates:
         show("Fused certificates against votes", certificates)
-    teachers = [(threat, booster) for threat in options.threats for booster in ("greedy", "minimax, examples")]
+    teachers = [key for key in runs if key[1] in ("greedy", "minimax, examples")]
     students = [row for key in teachers for row in distilled(key, runs[key], images, settings, options)]
     show("Ensembles against students", students)
     arguments = {key: value for key, value in vars(options).items() if key not in ("data", "work")}
