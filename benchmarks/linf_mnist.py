@@ -5,6 +5,9 @@
 Claim checked: the paper's "better robust accuracy than one PGD-trained network, at a lower training cost", against the
 rivals it does not name: independent members averaged, one wider network of the same inference cost, and the ensemble's
 own last member. Every row has the same member (the small CNN at width 0.25), the same training images, PGD-7 and Adam.
+The rows of 1+2+4 epochs have the paper's doubling stages but N_1 = 1 instead of its 5, and their first stage ends when
+the radius has grown to its full value: they show the modes against each other at a small budget, not the paper's own
+experiment, which is the recipe paper-mnist-linf.
 
 Hardware: any CPU; the JSON names it. Repeats: one training for each seed and radius; 95 % intervals over test images.
 The clock is that of a shared machine, so processor seconds are kept beside it. Choices between forms of boosting were

@@ -65,7 +65,11 @@ def l2_verdicts(rows: Rows, n: str) -> list[str]:
 
 
 _LINF_CLAIMS = (
-    ("boosting as in the paper beats one member trained for as many epochs", "clean-trained", "single"),
+    (
+        "the paper's form (`clean`, `trained`, doubling stages, N_1 = 1) beats one member of as many epochs",
+        "clean-trained",
+        "single",
+    ),
     ("the best boosted row beats one member of the same training cost", "best", "single-18"),
     ("the best boosted row beats independent members of the same training cost", "best", "independent"),
     ("the best boosted row beats one network of three members' inference cost", "best", "wider"),
