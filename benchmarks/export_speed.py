@@ -37,7 +37,7 @@ SIGMA = 0.25
 
 
 def session(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    """ONNX Runtime as the runtime uses it: threads that wait for work do not spin, so sessions do not slow each other."""
+    """ONNX Runtime as the runtime uses it: waiting threads do not spin, so that sessions do not slow each other."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
