@@ -24,7 +24,9 @@ from .randomness import Draws
 from .recipe import Recipe
 from .threat import ball
 
-__all__ = ["Objective", "StageModel", "example_loss"]
+__all__ = ["Objective", "StageModel", "consistency_loss", "example_loss"]
+
+_ENTROPY = 0.5  # the eta of Jeong and Shin
 
 
 def example_loss(scores: Tensor, labels: Tensor, smoothing: str = "none", label_smoothing: float = 0.0) -> Tensor:
@@ -44,6 +46,20 @@ def example_loss(scores: Tensor, labels: Tensor, smoothing: str = "none", label_
         loss = functional.cross_entropy(rows, labels.repeat(copies), reduction="none", label_smoothing=label_smoothing)
         return loss.view(copies, count).mean(dim=0)
     return functional.cross_entropy(scores.mean(dim=0), labels, reduction="none", label_smoothing=label_smoothing)
+
+
+def consistency_loss(scores: Tensor, strength: float) -> Tensor:
+    """Consistency regularisation (Jeong and Shin 2020), one value a row, from scores of shape (m, batch, classes).
+
+    strength * mean_i KL(p_mean || p_i) + 0.5 H(p_mean), where p_i are the probabilities at noisy copy i and p_mean is
+    their mean: copies that agree, on an answer that is sure, are what a large certified radius takes.
+    """
+    log_probabilities = functional.log_softmax(scores, dim=-1)
+    log_mean = log_probabilities.logsumexp(dim=0) - math.log(len(scores))
+    mean = log_mean.exp()
+    divergence = (mean * (log_mean - log_probabilities)).sum(dim=-1).mean(dim=0)
+    entropy = -(mean * log_mean).sum(dim=-1)
+    return strength * divergence + _ENTROPY * entropy
 
 
 class StageModel(nn.Module):
@@ -120,10 +136,10 @@ class Objective:
                 with torch.no_grad():
                     previous = self._previous(points)
             combined, own = (model or self.model)(points, previous)
-        loss = self._example_loss(combined, batch.labels)
+        loss = self._regularised_loss(combined, batch.labels)
         if self.recipe.own_loss:
             share = self.recipe.own_loss
-            loss = (1 - share) * loss + share * self._example_loss(own, batch.labels)
+            loss = (1 - share) * loss + share * self._regularised_loss(own, batch.labels)
         return loss.mean()
 
     def attack(
@@ -194,3 +210,10 @@ class Objective:
     def _example_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         rows = scores.view(self.copies, len(labels), -1)
         return example_loss(rows, labels, self.recipe.smoothing, self.recipe.label_smoothing)
+
+    def _regularised_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """What training minimises. The attack maximises the loss alone: the regulariser knows no label."""
+        loss = self._example_loss(scores, labels)
+        if not self.recipe.consistency:
+            return loss
+        return loss + consistency_loss(scores.view(self.copies, len(labels), -1), self.recipe.consistency)

@@ -48,6 +48,9 @@ class Recipe:
     )
     sigma: float = number(0.0, "standard deviation of the smoothing noise, in pixel units; 0 without smoothing")
     noise_samples: int = number(2, "noise vectors an image, the m of the smoothed objectives", low=1, high=256)
+    consistency: float = number(
+        0.0, "strength of consistency regularisation: the noisy copies of an image shall be answered alike", high=1000
+    )
 
     # The inner maximisation
     attack: str = choice("pgd", ("pgd", "n-fgsm", "none"), "how the perturbation is found while training")
@@ -198,6 +201,11 @@ def _check_threat(recipe: Recipe) -> None:
         )
     if recipe.smoothed and recipe.norm != "l2":
         raise RecipeError('Gaussian smoothing certifies l2 balls: set norm = "l2", or smoothing = "none".')
+    if recipe.consistency and not (recipe.smoothed and recipe.noise_samples > 1):
+        raise RecipeError(
+            "The setting `consistency` compares noisy copies of an image: it needs smoothing and noise_samples of at "
+            f"least 2; found smoothing = {recipe.smoothing!r} and noise_samples = {recipe.noise_samples}."
+        )
     if recipe.attack == "n-fgsm" and (recipe.norm != "linf" or recipe.smoothed):
         raise RecipeError('N-FGSM is an linf attack: for l2 use attack = "pgd" with steps = 1.')
 

@@ -6,10 +6,13 @@ from contextlib import nullcontext
 import pytest
 import torch
 from robust.train import Ensemble, Recipe
-from robust.train.objective import Batch, Objective, StageModel, example_loss
+from robust.train.objective import Batch, Objective, StageModel, consistency_loss, example_loss
 from robust.train.randomness import Draws
+from scipy.special import entr, rel_entr
 from torch import Tensor, nn
 from torch.nn import functional
+
+from robustinfer.errors import RecipeError
 
 
 class Scale(nn.Module):
@@ -139,3 +142,36 @@ def test_smoothed_objective_uses_the_recipes_noise(smoothing: str) -> None:
     noise = Draws(9).normal(torch.Size((2, 4, 1, 1, 1))).transpose(0, 1) * 0.5
     scores = model.member((BATCH.image + noise).flatten(0, 1)).view(4, 2, 2)
     assert loss.item() == pytest.approx(example_loss(scores, BATCH.labels, smoothing).mean().item(), rel=1e-6)
+
+
+def test_consistency_is_the_published_regulariser() -> None:
+    """Against scipy: strength * mean KL(mean || copy) + entropy of the mean / 2; nothing but entropy where all agree."""
+    scores = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    probabilities = scores.softmax(-1).numpy()
+    mean = probabilities.mean(0)
+    divergence = rel_entr(mean, probabilities).sum(-1).mean(0)
+    expected = 7.0 * divergence + 0.5 * entr(mean).sum(-1)
+    torch.testing.assert_close(consistency_loss(scores, 7.0), torch.from_numpy(expected))
+    agreed = scores[:1].expand(3, 4, 5)
+    torch.testing.assert_close(consistency_loss(agreed, 7.0), torch.from_numpy(0.5 * entr(probabilities[0]).sum(-1)))
+
+
+def test_consistency_is_part_of_the_loss_of_a_stage() -> None:
+    plain = recipe("exact", norm="l2", smoothing="gaussian", sigma=0.5, noise_samples=4, attack="none")
+    model = StageModel(Scale(2.0), beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=True)
+
+    def loss(settings: Recipe) -> float:
+        objective = Objective(settings, model, None, precision=nullcontext)
+        return objective.loss(BATCH, draws=Draws(9), delta=0.2, steps=3).item()
+
+    noise = Draws(9).normal(torch.Size((2, 4, 1, 1, 1))).transpose(0, 1) * 0.5
+    scores = model.member((BATCH.image + noise).flatten(0, 1)).view(4, 2, 2)
+    added = loss(plain.replace(consistency=5.0)) - loss(plain)
+    assert added == pytest.approx(consistency_loss(scores, 5.0).mean().item(), rel=1e-4)
+
+
+def test_consistency_needs_copies_to_compare() -> None:
+    with pytest.raises(RecipeError, match="noise_samples of at least 2"):
+        recipe("exact", norm="l2", smoothing="gaussian", sigma=0.5, noise_samples=1, consistency=1.0)
+    with pytest.raises(RecipeError, match="needs smoothing"):
+        recipe("exact", consistency=1.0)
