@@ -145,7 +145,7 @@ def test_smoothed_objective_uses_the_recipes_noise(smoothing: str) -> None:
 
 
 def test_consistency_is_the_published_regulariser() -> None:
-    """Against scipy: strength * mean KL(mean || copy) + entropy of the mean / 2; nothing but entropy where all agree."""
+    """Against scipy: strength * mean KL(mean | copy) + entropy of the mean / 2, and that entropy alone if all agree."""
     scores = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     probabilities = scores.softmax(-1).numpy()
     mean = probabilities.mean(0)
