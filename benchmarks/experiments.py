@@ -26,10 +26,11 @@ from robustinfer.files import write_text
 __all__ = ["Row", "Table", "arguments", "cpu_seconds", "history", "trained"]
 
 
-def arguments(description: str | None, result: str) -> argparse.ArgumentParser:
+def arguments(description: str | None, result: str, *, data: bool = True) -> argparse.ArgumentParser:
     """The options that every script on real data has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds MNIST/raw or cifar-10-batches-py")
+    if data:
+        parser.add_argument("--data", type=Path, required=True, help="folder of MNIST/raw or cifar-10-batches-py")
     parser.add_argument("--runs", type=Path, default=Path("runs") / "benchmarks", help="where run folders are kept")
     parser.add_argument("--out", type=Path, default=RESULTS / result, help="the JSON that is written")
     parser.add_argument("--rows", default="", help="only these rows, separated by commas")
@@ -109,7 +110,8 @@ class Table:
     def __init__(self, options: argparse.Namespace, **facts: Any) -> None:
         self.path: Path = options.out
         name = self.path.stem
-        self._facts = {"benchmark": name, "command": f"python benchmarks/{name}.py --data DIR", "quick": options.quick}
+        command = f"python benchmarks/{name}.py" + (" --data DIR" if "data" in options else "")
+        self._facts = {"benchmark": name, "command": command, "quick": options.quick}
         self._facts |= {"threads": options.threads, **facts}
 
     @property
