@@ -50,7 +50,9 @@ def median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def ensemble_file(architecture: str, members: int, spec: InputSpec, path: Path, *, sigma: float = 0.25) -> Any:
+def ensemble_file(
+    architecture: str, members: int, spec: InputSpec, path: Path, *, classes: int = 10, sigma: float = 0.25
+) -> Any:
     """Export `members` fresh members as one ONNX file; returns the torch ensemble. Speed does not depend on weights."""
     import torch
     from robust.export import export_ensemble
@@ -59,10 +61,11 @@ def ensemble_file(architecture: str, members: int, spec: InputSpec, path: Path, 
 
     mean, std = torch.full((spec.channels,), 0.5), torch.full((spec.channels,), 0.25)
     networks = [
-        build_member(architecture, input=spec, classes=10, mean=mean, std=std, seed=seed) for seed in range(members)
+        build_member(architecture, input=spec, classes=classes, mean=mean, std=std, seed=seed)
+        for seed in range(members)
     ]
     ensemble = Ensemble(networks, [1.0 / (t + 1) for t in range(members)]).freeze()
-    card = Card(classes=tuple("0123456789"), input=spec, name=f"{members} x {architecture}", sigma=sigma)
+    card = Card(classes=tuple(map(str, range(classes))), input=spec, name=f"{members} x {architecture}", sigma=sigma)
     export_ensemble(ensemble, card, path, samples=100)
     return ensemble
 

@@ -10,7 +10,7 @@ import numpy as np
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-__all__ = ["plot_certified", "plot_progress"]
+__all__ = ["plot_certified", "plot_cost", "plot_progress", "plot_steps"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -37,9 +37,35 @@ def plot_certified(rows: Rows, n: str, path: Path, title: str) -> None:
     _finish(figure, axes, path)
 
 
+def plot_cost(sweeps: Mapping[str, list[Mapping[str, float]]], path: Path) -> None:
+    """Seconds of a certificate, one panel for each number that grows."""
+    figure, panels = plt.subplots(1, len(sweeps), figsize=(3 * len(sweeps), 3), layout="constrained", sharey=True)
+    for (name, points), axes in zip(sweeps.items(), panels, strict=True):
+        axes.loglog([point[name] for point in points], [point["seconds"] for point in points], marker="o")
+        axes.set(xlabel="pixels a side" if name == "side" else name)
+        axes.grid(alpha=0.3, which="both")
+    panels[0].set(ylabel="seconds a certificate")
+    _save(figure, path)
+
+
+def plot_steps(steps: list[Mapping[str, Any]], path: Path) -> None:
+    """Seconds an image, from the published loop to a decided radius."""
+    figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
+    names, seconds = [step["step"] for step in steps], [step["seconds an image"] for step in steps]
+    bars = axes.barh(names[::-1], seconds[::-1])
+    axes.bar_label(bars, [f"{step['times the published loop']:.3g} times" for step in steps][::-1], padding=3)
+    axes.set(xscale="log", xlabel="seconds an image")
+    axes.margins(x=0.2)
+    _save(figure, path)
+
+
 def _finish(figure: Any, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=6)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90, metadata={"Software": None})
     plt.close(figure)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from claims import claims_section
-from figures import plot_certified, plot_progress
-from tables import forms_table, l2_table, linf_table
+from figures import plot_certified, plot_cost, plot_progress, plot_steps
+from tables import budget_table, digits_table, forms_table, l2_table, linf_table, time_table
 from verdicts import l2_verdicts, linf_verdicts, paper_claims
 
 from robustinfer.files import write_text
@@ -65,6 +65,8 @@ def linf(document: Document, plots: Path) -> str:
             "".join(f"- {sentence}\n" for attack in ("pgd-20x10", "apgd-t") for sentence in linf_verdicts(rows, attack))
         ]
         parts.append(f"![Robust accuracy against training time at radius {delta:g}](plots/{name})\n")
+        parts += ["Processor seconds until a robust accuracy on held-out images was first reached:\n", time_table(rows)]
+        parts += ["Robust accuracy on held-out images after so many processor seconds, in %:\n", budget_table(rows)]
     return "\n".join(parts)
 
 
@@ -90,6 +92,25 @@ def forms(document: Document, plots: Path) -> str:
     return "\n".join([held_out + training_facts(document["rows"]), *tables])
 
 
+def digits(document: Document, plots: Path) -> str:
+    """The candidates for the digits recipes, one table a norm."""
+    held_out = f"{document['held_out_images']} held-out images. "
+    tables = [f"### {norm}\n\n{digits_table(rows)}" for norm, rows in split(document["rows"], "norm")]
+    return "\n".join([held_out + training_facts(document["rows"]), *tables])
+
+
+def cost(document: Document, plots: Path) -> str:
+    """What a certificate costs, as a plot and as tables."""
+    plot_cost(document["results"]["sweeps"], plots / "cost.png")
+    return f"![Seconds of a certificate](plots/cost.png)\n\n{claims_section(document)}"
+
+
+def steps(document: Document, plots: Path) -> str:
+    """From the published loop to a decided radius, as a plot and as a table."""
+    plot_steps(document["results"]["steps"], plots / "steps.png")
+    return f"![Seconds an image](plots/steps.png)\n\n{claims_section(document)}"
+
+
 def claims(document: Document, plots: Path) -> str:
     """The claims of a script about speed or cost."""
     return claims_section(document)
@@ -101,6 +122,9 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "l2_mnist": ("MNIST, l_2: certified accuracy", l2),
     "l2_forms": ("MNIST, l_2: forms of boosting that were tried", forms),
     "cifar10": ("CIFAR-10", linf),
+    "digits_forms": ("Digits: how the recipes were chosen", digits),
+    "question_speed": ("From the published loop to a decided radius", steps),
+    "certify_cost": ("What a certificate costs", cost),
     **{name: (name.replace("_", " ").capitalize(), claims) for name in SPEED},
 }
 

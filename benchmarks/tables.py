@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-__all__ = ["forms_table", "grouped", "l2_table", "linf_table", "markdown"]
+__all__ = ["budget_table", "digits_table", "forms_table", "grouped", "l2_table", "linf_table", "markdown", "time_table"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -83,3 +83,43 @@ def forms_table(rows: Rows) -> str:
         epochs, _, spent = cost(found)
         lines.append([found[0]["label"], epochs, spent, acr, f"{fmean(last):.3f}" if last else "", betas])
     return markdown(["training", "epochs", "train CPU s", "ACR", "last member: ACR", "weights"], lines)
+
+
+def time_table(rows: Rows, levels: Sequence[int] = (50, 60, 70, 80, 90)) -> str:
+    """Processor seconds until a held-out robust accuracy was first reached: the question of the paper's figure 1."""
+    lines = []
+    for (label,), found in grouped(rows, "label").items():
+        reached = [[_first(row, level / 100) for row in found] for level in levels]
+        lines.append([label, *(f"{fmean(times):.0f}" if None not in times else "" for times in reached)])
+    return markdown(["training", *(f"{level} %" for level in levels)], lines)
+
+
+def _first(row: Mapping[str, Any], level: float) -> float | None:
+    epochs = row["training"]["epochs"]
+    return next((epoch["cpu_seconds"] for epoch in epochs if epoch["robust_accuracy"] >= level), None)
+
+
+def budget_table(rows: Rows, budgets: Sequence[int] = (10, 20, 40, 80)) -> str:
+    """The last held-out robust accuracy within so many processor seconds: the question of the paper's figure 2."""
+    lines = []
+    for (label,), found in grouped(rows, "label").items():
+        accuracies = [[_within(row, budget) for row in found] for budget in budgets]
+        lines.append([label, *(f"{100 * fmean(values):.1f}" if None not in values else "" for values in accuracies)])
+    return markdown(["training", *(f"{budget} s" for budget in budgets)], lines)
+
+
+def _within(row: Mapping[str, Any], budget: float) -> float | None:
+    done = [epoch["robust_accuracy"] for epoch in row["training"]["epochs"] if epoch["cpu_seconds"] <= budget]
+    return done[-1] if done else None
+
+
+def digits_table(rows: Rows) -> str:
+    """Candidates for the digits recipes by their robust accuracy on held-out images, best first, mean over seeds."""
+    lines = []
+    groups = grouped(rows, "name").values()
+    for found in sorted(groups, key=lambda found: -fmean(row["robust"]["rate"] for row in found)):
+        parts = [[100 * row[part]["rate"] for row in found if part in row] for part in ("robust", "last_member")]
+        shown = [f"{fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else "" for values in parts]
+        epochs, _, spent = cost(found)
+        lines.append([found[0]["label"], epochs, spent, *shown, str(len(found))])
+    return markdown(["training", "epochs", "train CPU s", "robust %", "last member: robust %", "seeds"], lines)
