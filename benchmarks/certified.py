@@ -1,0 +1,95 @@
+"""The loop of the scripts on certified accuracy: train each row, export it, certify test images with the file."""
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from experiments import Row, Table, cpu_seconds, history, trained
+from robust.export import export_run
+from robust.train import Recipe, Run
+
+from robustinfer import Predictor
+from robustinfer.bounds import clopper_pearson_lower, radius_top_class
+from robustinfer.certification import Entry, certify_data, read_certificates
+from robustinfer.data import load_images
+from robustinfer.summary import summarize
+
+__all__ = ["add_options", "certify_rows"]
+
+RADII = [0.25 * step for step in range(17)]
+ALPHA = 0.001
+
+
+def _certified(run: Run, folder: Path, *, data: Path, every: int, n: int, threads: int) -> dict[str, Any]:
+    """Export the run, certify test images with the file, and sum up; certificates of an earlier call are kept."""
+    model = folder.with_name(f"{folder.name}.onnx")
+    if not model.is_file() or model.stat().st_mtime < (folder / "cost.json").stat().st_mtime:
+        export_run(run, model, data=data)
+    predictor = Predictor.load(model, device="cpu", threads=threads)
+    images = load_images(f"{run.recipe.data}:{data}", predictor.card)
+    path, begun = folder.with_name(f"{folder.name}-{n}.jsonl"), cpu_seconds()
+    for _ in certify_data(predictor, images, path, every=every, seed=0, n=n, alpha=ALPHA):
+        pass
+    header, entries = read_certificates(path)
+    summary = summarize(header, entries, radii=RADII)
+    top = np.array([_top_class_radius(entry, summary.sigma) for entry in entries])
+    return {
+        "n": n,
+        "alpha": ALPHA,
+        "images": summary.images,
+        "acr": summary.acr,
+        "acr_interval": [summary.acr_low, summary.acr_high],
+        "acr_top_class": float(top.mean()),
+        "abstained": summary.abstained,
+        "accuracy": {f"{found.radius:g}": found.accuracy for found in summary.accuracies},
+        "accuracy_top_class": {f"{radius:g}": float(((top > 0) & (top >= radius)).mean()) for radius in RADII},
+        "radii": [entry.correct_radius for entry in entries],
+        "seconds": summary.seconds,
+        "cpu_seconds": cpu_seconds() - begun,
+        "bytes": model.stat().st_size,
+    }
+
+
+def _top_class_radius(entry: Entry, sigma: float) -> float:
+    """Cohen et al.'s radius from the same counts, 0 for a wrong label: what published tables have."""
+    certificate = entry.certificate
+    if not entry.correct or certificate.label is None:
+        return 0.0
+    votes = certificate.counts[certificate.label]
+    return radius_top_class(clopper_pearson_lower(votes, certificate.n, certificate.alpha), sigma)
+
+
+class RecipeOf(Protocol):
+    """How a script makes the recipe of a row."""
+
+    def __call__(self, row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe: ...
+
+
+def add_options(parser: argparse.ArgumentParser, *, sigmas: str, n: int) -> None:
+    """The options of a script on certified accuracy."""
+    parser.add_argument("--sigmas", default=sigmas, help="standard deviations of the noise")
+    parser.add_argument("--n", type=int, default=n, help="samples an image")
+
+
+def certify_rows(options: argparse.Namespace, rows: Sequence[Row], recipe_of: RecipeOf, *, every: int) -> None:
+    """Train and certify what the JSON does not hold yet, on every `every`-th test image."""
+    torch.set_num_threads(options.threads)
+    every, n = (1000, 200) if options.quick else (every, options.n)
+    table = Table(options, every=every, alpha=ALPHA)
+    chosen = [row for row in rows if not options.rows or row.name in options.rows.split(",")]
+    numbers = ([float(word) for word in options.sigmas.split(",")], [int(word) for word in options.seeds.split(",")])
+    for sigma, seed, row in itertools.product(*numbers, chosen):
+        key = f"{sigma:g}/{seed}/{row.name}"
+        kept = table.rows.get(key, {})
+        if f"n={n}" in kept:
+            continue
+        recipe = recipe_of(row, sigma=sigma, seed=seed, quick=options.quick)
+        folder = options.runs / f"{options.out.stem.removesuffix('_mnist')}-{key.replace('/', '-')}"
+        run, cost = trained(recipe, folder, data=options.data)
+        about = {"name": row.name, "label": row.label, "sigma": sigma, "seed": seed, **history(run, cost)}
+        found = _certified(run, folder, data=options.data, every=every, n=n, threads=options.threads)
+        table.put(key, about | kept | {f"n={n}": found})
