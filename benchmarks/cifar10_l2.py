@@ -9,7 +9,8 @@ Gaussian noise. Measured: 200 test images (every 50th), n samples each, alpha 0.
 are those of a short training and say nothing about the data set's state of the art.
 
 The experiment at full size, for a GPU: `robust train paper-cifar10-l2 --data DIR --device cuda`, then
-`robust export RUN --out cifar.onnx` and `robust certify cifar.onnx --data cifar10:DIR --every 20 --n 100000 --device cuda`.
+`robust export RUN --out cifar.onnx` and
+`robust certify cifar.onnx --data cifar10:DIR --every 20 --n 100000 --device cuda --out cifar.jsonl`.
 
 Hardware: any CPU; the JSON names it. Repeats: one for each seed. Rows are kept one by one.
 """
