@@ -48,7 +48,7 @@ def test_pgd_counts_what_a_ruler_counts(pixels: ImageData, delta: float, robust:
     assert found.predicted == (2, 3, 1, 1)
 
 
-@pytest.mark.parametrize("attack", ["apgd-ce", "apgd-t"])
+@pytest.mark.parametrize("attack", ["apgd-ce", "apgd-t", "autoattack"])
 def test_strong_attacks_count_the_same(pixels: ImageData, attack: str) -> None:
     found = measure_strong(Nearest(), pixels, attack, norm="linf", delta=0.08, seed=0, device=CPU)
     assert (found.clean, found.robust) == (6, 4)
@@ -125,6 +125,24 @@ def test_a_torchscript_file_is_attacked_as_the_run_is(smoothed: Run, tmp_path: P
     assert run.robust is not None
     assert file.robust.count == pytest.approx(run.robust.count, abs=2)
     assert file.certified["average_radius"] == pytest.approx(run.certified["average_radius"], abs=0.01)
+
+
+def test_an_onnx_file_is_certified_as_the_run_is_and_not_attacked(smoothed: Run, tmp_path: Path) -> None:
+    from robust.export import export_run
+
+    data = load_test_images(None, "digits", images=40)
+    model = tmp_path / "model.onnx"
+    export_run(smoothed, model)
+    result = evaluate_model(model, data, EvaluationSettings(n=50), device=CPU)
+    run = evaluate_run(smoothed, data, EvaluationSettings(attack="none", n=50, prefixes=False), device=CPU).rows[0]
+    assert result.attack == "none"
+    assert result.rows[0].robust is None
+    assert result.rows[0].certified is not None
+    assert run.certified is not None
+    assert result.rows[0].certified["average_radius"] == pytest.approx(run.certified["average_radius"], abs=0.01)
+    with torch.no_grad():
+        plain = smoothed.ensemble()(data.take(torch.arange(40)) / 255).argmax(dim=1)
+    assert result.rows[0].clean.count == int((plain == data.labels).sum())
 
 
 def test_the_commands_answer_in_json_and_in_words(tmp_path: Path) -> None:
