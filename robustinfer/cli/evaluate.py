@@ -81,6 +81,8 @@ def command(
         found = load_test_images(data, _trained_on(target), images=images)
         with progress("evaluate", total=len(found)) as advance:
             result = evaluate_model(target, found, settings, device=chosen, progress=lambda _, done: advance(done))
+    if attack != "none" and result.attack == "none":
+        note(f"{target.name} was not attacked, because torch cannot differentiate it: give the run folder or a .pt file.")
     print_json(result.to_json()) if json else _print_table(result)
 
 

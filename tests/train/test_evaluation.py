@@ -143,6 +143,9 @@ def test_an_onnx_file_is_certified_as_the_run_is_and_not_attacked(smoothed: Run,
     with torch.no_grad():
         plain = smoothed.ensemble()(data.take(torch.arange(40)) / 255).argmax(dim=1)
     assert result.rows[0].clean.count == int((plain == data.labels).sum())
+    answer = CliRunner().invoke(app, ["evaluate", str(model), "--images", "5", "--no-certify", "--device", "cpu"])
+    assert answer.exit_code == 0, answer.output
+    assert "model.onnx was not attacked" in answer.output
 
 
 def test_the_commands_answer_in_json_and_in_words(tmp_path: Path) -> None:
