@@ -82,7 +82,7 @@ def command(
         with progress("evaluate", total=len(found)) as advance:
             result = evaluate_model(target, found, settings, device=chosen, progress=lambda _, done: advance(done))
     if attack != "none" and result.attack == "none":
-        note(f"{target.name} was not attacked, because torch cannot differentiate it: give the run folder or a .pt file.")
+        note(f"{target.name} was not attacked: torch cannot differentiate it. Give the run folder or a .pt file.")
     print_json(result.to_json()) if json else _print_table(result)
 
 
