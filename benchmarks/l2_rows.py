@@ -2,7 +2,8 @@
 
 Every row has the same member (the small CNN at width 0.25) and 20,000 training images. With Gaussian noise a row costs
 about as much as 12 epochs of one member; one-step SmoothAdv (a gradient step on the smoothed loss from the image) costs
-about twice as much an epoch, and its rows about as much as 21 Gaussian epochs.
+about twice as much an epoch, and its rows about as much as 21 Gaussian epochs; SmoothAdv with four steps and two noise
+vectors costs about eight times as much. Consistency regularisation takes two noise vectors, so twice as much.
 """
 
 from typing import Any
@@ -39,6 +40,8 @@ COLD: dict[str, Any] = {**BOOSTED, "warm_start": False}
 LONG: dict[str, Any] = {"stages": 2, "epochs": 5}
 APART: dict[str, Any] = {"stages": 3, "epochs": 4, "booster": "independent"}
 ADVERSARIAL: dict[str, Any] = {"smoothing": "softmax"}
+SMOOTHADV: dict[str, Any] = {**ADVERSARIAL, "noise_samples": 2, "steps": 4, "step_scale": 1.0}
+CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
 ROWS = (
     Row("single", "one member, 12 epochs", {"stages": 1, "epochs": 12}),
     Row("wider", "one network of three members' inference cost, 6 epochs", {"stages": 1, "epochs": 6, "width": 0.47}),
@@ -62,6 +65,39 @@ ROWS = (
     Row("shrunk", "boosted, trained weights, shrinkage 0.5", {**BOOSTED, "weights": "trained", "shrinkage": 0.5}),
     Row("long-first", "boosted, two stages of 5 epochs", LONG),
     Row("longer-first", "boosted, stages of 8 and 3 epochs", {"stages": 2, "epochs": 8, "growth": 0.375}),
+    Row("smoothadv", "one member, SmoothAdv of 4 steps, 3 epochs", {**SMOOTHADV, "stages": 1, "epochs": 3}),
+    Row(
+        "smoothadv-boosted",
+        "boosted, stages of 2 and 1 epochs, SmoothAdv of 4 steps",
+        {**SMOOTHADV, "stages": 2, "epochs": 2, "growth": 0.5},
+    ),
+    Row("consistent", "one member, consistency, 6 epochs", {**CONSISTENT, "stages": 1, "epochs": 6}),
+    Row(
+        "consistent-wider",
+        "one network of two members' inference cost, consistency, 4 epochs",
+        {**CONSISTENT, "stages": 1, "epochs": 4, "width": 0.37},
+    ),
+    Row(
+        "consistent-independent",
+        "2 independent, consistency, 3 epochs each",
+        {**CONSISTENT, **APART, "stages": 2, "epochs": 3},
+    ),
+    Row(
+        "consistent-long-first",
+        "boosted, stages of 4 and 1 epochs, consistency",
+        {**CONSISTENT, "stages": 2, "epochs": 4, "growth": 0.25},
+    ),
+    Row("consistent-equal", "boosted 3+2, consistency", {**CONSISTENT, "stages": 2, "epochs": 3, "growth": 0.67}),
+    Row(
+        "consistent-own-loss",
+        "boosted 3+2, consistency, half own loss",
+        {**CONSISTENT, "stages": 2, "epochs": 3, "growth": 0.67, "own_loss": 0.5},
+    ),
+    Row(
+        "consistent-cold",
+        "boosted 3+2, cold starts, consistency, 0.9 own loss",
+        {**CONSISTENT, "stages": 2, "epochs": 3, "growth": 0.67, "own_loss": 0.9, "warm_start": False},
+    ),
     Row(
         "paper",
         "boosted 1+2+4, `clean` offsets, trained weights",
