@@ -82,14 +82,16 @@ def result_rows() -> Iterator[str]:
         best = export["results"]["best_seconds_per_image"]
         yield (
             f"| the exported file against eager torch, 5 x ResNet-20, times as fast | {shown}; "
-            f"{best['eager'] / best['onnx']:.1f} with each at its own best batch | `python benchmarks/export_speed.py` |"
+            f"{best['eager'] / best['onnx']:.1f} with each at its own best batch | "
+            "`python benchmarks/export_speed.py` |"
         )
     questions = _load("question_speed")
     if questions:
         steps = {step["step"]: step["times the published loop"] for step in questions["results"]["steps"]}
-        shown = "; ".join(f"{name}: {steps[name]:.3g}" for name in ("batching", "tolerance 0.05", "radius 0.25"))
+        named = {"the same n": "batching", "tolerance 0.05": "tolerance 0.05", "radius 0.25": "radius 0.25"}
+        shown = "; ".join(f"{name}: {steps[step]:.3g}" for name, step in named.items())
         yield (
-            f"| digits, times as fast as the published loop of n = 100,000 | {shown.replace('batching', 'the same n')} | "
+            f"| digits, times as fast as the published loop of n = 100,000 | {shown} | "
             "`python benchmarks/question_speed.py` |"
         )
     load = _load("serving_load")
