@@ -44,10 +44,16 @@ SMOOTHADV: dict[str, Any] = {**ADVERSARIAL, "noise_samples": 2, "steps": 4, "ste
 CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
 ROWS = (
     Row("single", "one member, 12 epochs", {"stages": 1, "epochs": 12}),
+    Row("single-17", "one member, 17 epochs (the cost of three stages)", {"stages": 1, "epochs": 17}),
     Row("wider", "one network of three members' inference cost, 6 epochs", {"stages": 1, "epochs": 6, "width": 0.47}),
     Row("independent", "3 independent, 4 epochs each", APART),
     Row("boosted", "boosted 3+3+3, warm start, corrective weights", BOOSTED),
     Row("own-loss", "boosted, warm start, half own loss", {**BOOSTED, "own_loss": 0.5}),
+    Row(
+        "shrunk-own-loss",
+        "boosted, half own loss, trained weights, shrinkage 0.5",
+        {**BOOSTED, "own_loss": 0.5, "weights": "trained", "shrinkage": 0.5},
+    ),
     Row("cold-own-loss", "boosted, cold starts, half own loss", {**COLD, "own_loss": 0.5}),
     Row(
         "adversarial-single",
@@ -92,6 +98,19 @@ ROWS = (
         "consistent-own-loss",
         "boosted 3+2, consistency, half own loss",
         {**CONSISTENT, "stages": 2, "epochs": 3, "growth": 0.67, "own_loss": 0.5},
+    ),
+    Row(
+        "consistent-shrunk",
+        "boosted 2+2+1, consistency, half own loss, trained weights, shrinkage 0.5",
+        {
+            **CONSISTENT,
+            "stages": 3,
+            "epochs": 2,
+            "growth": 0.75,
+            "own_loss": 0.5,
+            "weights": "trained",
+            "shrinkage": 0.5,
+        },
     ),
     Row(
         "consistent-cold",
