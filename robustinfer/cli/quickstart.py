@@ -44,8 +44,8 @@ def command(
 
     [bold]robust quickstart --out quickstart[/bold]
     """
-    require("robust.train", extra="train", why="robust quickstart")
-    require("onnxruntime", extra="cpu", why="robust quickstart")
+    for module in ("robust.train", "onnxruntime"):  # the commands to try at the end need the other extras, too
+        require(module, extra="all", why="robust quickstart")
     import torch
     from robust.train import Recipe
 

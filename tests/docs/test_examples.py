@@ -12,9 +12,18 @@ from robustinfer.data import digits
 from robustinfer.images import read_image
 
 from .conftest import ROOT, Quickstart, run
+from .pages import examples
+from .running import Runner
+from .smaller import smaller_command
 
 pytestmark = pytest.mark.xdist_group("quickstart")
 EXAMPLES = ROOT / "examples"
+
+
+def shown(program: str) -> str:
+    """The command that examples/README.md gives for a program, with small work."""
+    (found,) = (example.text for example in examples(EXAMPLES / "README.md") if program in example.text)
+    return smaller_command(found)
 
 
 def test_certify_folder_goes_on_and_skips_what_is_no_picture(quickstart: Quickstart, tmp_path: Path) -> None:
@@ -62,17 +71,10 @@ def test_fastapi_application_answers_and_refuses(quickstart: Quickstart, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.representative
-def test_own_folder_and_architecture(tmp_path: Path) -> None:
-    images, labels = digits("train")
-    for number in range(200):
-        folder = tmp_path / "pictures" / ("even" if labels[number] % 2 == 0 else "odd")
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(images[number, 0]).save(folder / f"{number}.png")
-    small = ("--set", "stages=2", "--set", "epochs=1", "--set", "growth=1", "--set", "size=16")
-    command = (sys.executable, str(EXAMPLES / "own_architecture" / "train_own.py"), "--images", "pictures", *small)
-    finished = run(*command, "--out", "own", cwd=tmp_path)
+def test_own_folder_and_architecture(quickstart: Quickstart, tmp_path: Path) -> None:
+    finished = Runner(tmp_path, quickstart, None).process(shown("train_own.py"))
     assert finished.code == 0, finished.err
-    card = Predictor.load(tmp_path / "own" / "model.onnx").card
+    card = Predictor.load(tmp_path / "examples" / "own_architecture" / "flowers" / "model.onnx").card
     assert card.classes == ("even", "odd")
     assert [member.architecture for member in card.members] == ["network:build"] * 2
     assert finished.out.count("test image") == 3
@@ -80,10 +82,9 @@ def test_own_folder_and_architecture(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.representative
-def test_foolbox_breaks_no_certificate(quickstart: Quickstart) -> None:
+def test_foolbox_breaks_no_certificate(quickstart: Quickstart, tmp_path: Path) -> None:
     pytest.importorskip("foolbox")
-    command = (sys.executable, str(EXAMPLES / "attack_with_foolbox.py"), "quickstart/run")
-    finished = run(*command, "--images", "6", "--n", "300", cwd=quickstart.folder)
+    finished = Runner(tmp_path, quickstart, None).process(shown("attack_with_foolbox.py"))
     assert finished.code == 0, finished.err
     inside, control = finished.out.splitlines()
     assert inside.startswith("0 of ")

@@ -63,6 +63,17 @@ def test_other_settings_in_the_same_folder_are_refused(quickstart: Quickstart) -
     assert "is a run of another recipe: `seed` is 0 there and 5 here" in refused.err
 
 
+@pytest.mark.parametrize("missing", ["robust.train", "onnxruntime"])
+def test_without_an_optional_part_it_names_the_extra_with_all(
+    missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    refused = robust("quickstart", cwd=tmp_path)
+    assert refused.code == 1
+    assert refused.err.endswith('pip install "robustinfer[all]"\n')
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_an_interrupted_one_goes_on(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("robust")), "quickstart", *SMALL]

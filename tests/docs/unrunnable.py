@@ -1,0 +1,158 @@
+"""The examples that cannot run in a test, why, and the part of each that is run instead."""
+
+import argparse
+import importlib.metadata
+import json
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import ROOT
+from .pages import Example
+
+if TYPE_CHECKING:
+    from .running import Runner
+
+__all__ = ["TABLE", "instead"]
+
+
+def _make(example: Example, runner: "Runner") -> None:
+    """What make would do; then the same without make: the small quickstart, and the documentation in a copy."""
+    target = example.text.split()[1]
+    # `-o` takes the installation for done.
+    dry = subprocess.run(
+        ["make", "-n", "-o", ".venv/.installed", target], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert dry.returncode == 0, dry.stderr
+    planned = dry.stdout.splitlines()
+    if target == "quickstart":
+        assert planned == [".venv/bin/robust quickstart"]
+        printed = runner.quickstart.finished
+        assert _wording(example.printed) <= _wording(printed.err + printed.out)
+    elif target == "docs":
+        assert planned == [".venv/bin/python docs/build.py"]
+        _build_documentation(runner.folder)
+    for line in re.findall(r"^\.venv/bin/.*$", example.printed, re.MULTILINE):
+        assert line in planned, line
+
+
+def _wording(printed: str) -> set[str]:
+    """Lines without their figures."""
+    return {re.sub(r"\d[\d.,]*", "#", line).rstrip() for line in printed.splitlines()}
+
+
+def _build_documentation(folder: Path) -> None:
+    """In a copy; the options in the page are what comes out."""
+    for name in ("docs", "README.md", "benchmarks/results"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["build.py"])
+        runpy.run_path(str(folder / "docs" / "build.py"), run_name="__main__")
+    page = Path("docs", "command-line.md")
+    assert (folder / page).read_text() == (ROOT / page).read_text(), "the options changed: run `make docs`"
+
+
+def _pip(example: Example, runner: "Runner") -> None:
+    """The extras are those of the package, other names those of its requirements, and the files are there."""
+    words = shlex.split(example.text)[2:]
+    known = importlib.metadata.metadata("robustinfer").get_all("Provides-Extra") or []
+    needed = {re.split(r"[^\w-]", line)[0] for line in importlib.metadata.requires("robustinfer") or []}
+    for word in words:
+        name, _, extras = word.rstrip("]").partition("[")
+        assert set(filter(None, extras.split(","))) <= set(known), word
+        assert name in {"-c", "-e", "robustinfer", "uvicorn", *needed} or (ROOT / name).exists(), word
+
+
+def _docker(example: Example, runner: "Runner") -> None:
+    """The arguments of a build are those of the Dockerfile; those of a run are checked by its entry point."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    words = shlex.split(example.text)
+    assert words[1] in ("build", "run"), example
+    for number, word in enumerate(words):
+        if word == "--build-arg":
+            name, _, value = words[number + 1].partition("=")
+            assert f"ARG {name}=" in dockerfile
+            assert f"base-{value}" in dockerfile
+    if words[1] == "run":
+        entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)[1])  # type: ignore[index]
+        mounted = words[-1].replace("/models", str(runner.folder / "models"))
+        finished = runner.robust(*entry[1:], mounted, "--check")
+        assert finished.code == 0, finished.err
+
+
+class _ParsedError(Exception):
+    """The options of a script were understood."""
+
+
+def _benchmark(example: Example, runner: "Runner") -> None:
+    """The script is imported and understands its options."""
+    words = shlex.split(example.text)[1:]
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        parse(parser)
+        raise _ParsedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        with pytest.raises(_ParsedError):
+            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+
+
+def _triton(example: Example, runner: "Runner") -> None:
+    """The repository that an earlier line of the page made has what Triton looks for."""
+    folder = runner.folder / example.text.partition("--model-repository=")[2]
+    (model,) = [path for path in folder.iterdir() if path.is_dir()]
+    assert {path.name for path in model.iterdir()} == {"config.pbtxt", "labels.txt", "1"}
+    assert (model / "1" / "model.onnx").is_file()
+
+
+def _uvicorn(example: Example, runner: "Runner") -> None:
+    """The application answers without its server; tests/docs/test_examples.py asks it more."""
+    client_type = pytest.importorskip("fastapi.testclient").TestClient
+    model, _, _, folder, application = shlex.split(example.text)
+    module, _, name = application.partition(":")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(runner.folder)
+        patch.setenv(*model.split("="))
+        found = runpy.run_path(f"{folder}/{module}.py")
+        with client_type(found[name]) as client:
+            assert client.get("/model").status_code == 200
+
+
+def _precommit(example: Example, runner: "Runner") -> None:
+    """The configuration that would be installed is a valid one."""
+    finished = runner.process(f"pre-commit validate-config {ROOT / '.pre-commit-config.yaml'}")
+    assert finished.code == 0, finished.out
+
+
+# What an example starts with, why it cannot run, and what runs instead.
+TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
+    "make ": ("installs this environment, runs these tests, or writes into the repository", _make),
+    "pip install ": ("installs into this environment", _pip),
+    "docker ": ("needs a Docker daemon", _docker),
+    "python benchmarks/": ("measures for minutes to hours, most of them on data that is not here", _benchmark),
+    "tritonserver ": ("needs an installation of Triton", _triton),
+    "MODEL=quickstart/digits.onnx uvicorn ": ("needs uvicorn, which no other test needs", _uvicorn),
+    ".venv/bin/pre-commit install": ("writes a hook into the repository", _precommit),
+}
+
+
+def instead(example: Example, runner: "Runner") -> bool:
+    """Run the part that can be run, if the example stands in the table."""
+    for start, (_, part) in TABLE.items():
+        if example.kind == "command" and example.text.startswith(start):
+            part(example, runner)
+            return True
+    return False
