@@ -57,6 +57,8 @@ def test_every_block_says_what_it_is() -> None:
     """An indented block holds commands; anything else is fenced, with a language that is known how to be run."""
     kinds = {"command", "mention", *LANGUAGES} - {"console"}
     assert [str(example) for example in every_example() if example.kind not in kinds] == []
+    fences = {line for page in PAGES for line in page.read_text().splitlines() if "```" in line}
+    assert fences == {"```", *(f"```{language}" for language in LANGUAGES)}, "a block that is not collected"
 
 
 def test_the_tables_speak_of_examples_that_are_there() -> None:

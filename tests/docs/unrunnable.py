@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .conftest import ROOT
-from .pages import Example
+from .pages import Example, read
 
 if TYPE_CHECKING:
     from .running import Runner
@@ -111,11 +111,15 @@ def _benchmark(example: Example, runner: "Runner") -> None:
 
 
 def _triton(example: Example, runner: "Runner") -> None:
-    """The repository that an earlier line of the page made has what Triton looks for."""
+    """The repository that an earlier line of the page made has what Triton looks for, and the page names."""
     folder = runner.folder / example.text.partition("--model-repository=")[2]
     (model,) = [path for path in folder.iterdir() if path.is_dir()]
     assert {path.name for path in model.iterdir()} == {"config.pbtxt", "labels.txt", "1"}
-    assert (model / "1" / "model.onnx").is_file()
+    shown = re.findall(r"`(\S+/config\.pbtxt|\S+/model\.onnx)`", read(example.page))
+    assert shown
+    for name in shown:
+        places = (runner.folder, folder, model)
+        assert any((place / name.replace("NAME", model.name)).is_file() for place in places), name
 
 
 def _uvicorn(example: Example, runner: "Runner") -> None:
