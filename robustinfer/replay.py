@@ -13,7 +13,6 @@ from .certificate import METHOD, VOTES_METHOD, Certificate, MemberVotes
 from .errors import CertificateError, DigestError
 from .estimates import Votes
 from .images import image_digest
-from .noise import add_noise
 from .procedures import MemberOutcome, Outcome
 from .requests import Question, Request
 
@@ -157,14 +156,7 @@ def _votes(predictor: "Predictor", question: Question, first: int, count: int) -
     buffer = np.empty((min(predictor.batch, count), *question.image.shape), dtype=np.float32)
     for start in range(first, first + count, len(buffer)):
         out = buffer[: min(len(buffer), first + count - start)]
-        add_noise(
-            question.image,
-            kind=question.noise,
-            sigma=question.smoothing.sigma,
-            seed=question.seed,
-            first=start,
-            out=out,
-        )
+        question.draw(start, out)
         votes += tally.count(tally.scores(predictor.engine, out))
     return votes
 

@@ -15,7 +15,7 @@ from .errors import AlphaError, DtypeError, SampleSizeError, SettingError, Sigma
 from .estimates import Bound, Smoothing, estimate, estimate_same_sample
 from .images import as_image, to_unit
 from .member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
-from .noise import NoiseKind, fresh_seed, total_variation
+from .noise import NoiseKind, add_noise, fresh_seed, total_variation
 from .procedures import ANYTIME_START, DECIDE_START, Procedure, anytime, decide, fixed, looks, planned, vote
 from .tally import Tally
 
@@ -150,6 +150,10 @@ class Question:
     def method(self) -> str:
         """How the radius is proven, as a certificate names it."""
         return VOTES_METHOD if self.tally.members else METHOD
+
+    def draw(self, first: int, out: npt.NDArray[np.float32]) -> None:
+        """Fill `out` with the noisy images of samples first, first + 1, ...: the same ones for the same seed."""
+        add_noise(self.image, kind=self.noise, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
 
     def procedure(self) -> Procedure:
         """The statistical procedure that answers this question."""

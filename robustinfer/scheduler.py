@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from .engines import Engine
 from .estimates import Votes
-from .noise import add_noise
 from .procedures import Outcome
 from .requests import Question
 
@@ -119,26 +118,15 @@ class Crew:
                 end += rows
         if self._pool is None or total * values <= _WORTH_A_THREAD:
             for task in tasks:
-                _draw(*task)
+                Question.draw(*task)
         else:
-            deque(self._pool.map(_draw, *zip(*tasks, strict=True)), maxlen=0)
+            deque(self._pool.map(Question.draw, *zip(*tasks, strict=True)), maxlen=0)
         return end
 
 
 def _processors() -> int:
     """The processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _draw(question: Question, first: int, out: npt.NDArray[np.float32]) -> None:
-    add_noise(
-        question.image,
-        kind=question.noise,
-        sigma=question.smoothing.sigma,
-        seed=question.seed,
-        first=first,
-        out=out,
-    )
 
 
 def run(
