@@ -140,8 +140,8 @@ class Runner:
         """A recipe; the page may train it by this name later, and if not, it is trained here."""
         (self.folder / "my-recipe.toml").write_text(example.text)
         if "robust train my-recipe.toml" not in read(example.page):
-            learns = "--set delta=0.01 --set limit=600 --set epochs=3 --set optimizer=adam --set learning_rate=0.005"
-            words = shlex.split(f"robust train my-recipe.toml {learns} --set width=1")
+            learns = "--set delta=0.01 --set limit=600 --set epochs=3 --set optimizer=adam --set learning_rate=0.01"
+            words = shlex.split(f"robust train my-recipe.toml {learns} --set width=0.5")
             finished = self.robust(*smaller_words(words))
             assert finished.code == 0, finished.err
 

@@ -48,7 +48,7 @@ _REPLACED = {
     r"certify_folder\.py": "certify_folder.py --n 500",
 }
 _PYTHON = {
-    '.set(["stages=2"])': '.set(["stages=2", "epochs=1", "limit=96", "steps=2", "validation_images=16"])',
+    '.set(["stages=2"])': '.set(["stages=2", "epochs=1", "limit=96", "width=0.25"])',
 }
 
 

@@ -38,7 +38,12 @@ def is_slow(example: Example) -> bool:
     return example.text.startswith(SLOW)
 
 
-@pytest.mark.parametrize("page", ALONE, ids=name_of)
+LONG = (pytest.mark.slow, pytest.mark.representative)
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=LONG if page.name == "scaling-out.md" else ()) for page in ALONE], ids=name_of
+)
 def test_examples_run(page: Path, quickstart: Quickstart, tmp_path: Path) -> None:
     run_all([example for example in examples(page) if not is_slow(example)], Runner(tmp_path, quickstart, None))
 

@@ -20,6 +20,8 @@ PAGE = "docs/serving.md"
 
 
 # One test, and so one start of the server, however the tests are spread over processes.
+@pytest.mark.slow
+@pytest.mark.representative
 def test_examples_that_ask_a_server(quickstart: Quickstart, tmp_path: Path) -> None:
     assert {page.name for page in SERVED} == {"README.md", "serving.md", "python-api.md"}
     image = (quickstart.folder / "five.png").read_bytes()
