@@ -66,7 +66,7 @@ def linear_graph(weights: Any, bias: Any, shape: Sequence[int], card: Card | Non
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of serving in one process: they share a server.
+    """Keep the tests of serving in one process, and those of the documentation: they share a server, or a quickstart.
 
     The mark `xdist_group` says so too, but pytest-xdist 3.8 carries it in an attribute that pytest 9.2 no longer has.
     """
@@ -75,10 +75,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getoption("dist") != "loadgroup":
         return None
 
-    class KeepServingTogether(LoadGroupScheduling):  # type: ignore[misc,unused-ignore]
-        """Groups by mark, and the folder of serving as a whole."""
+    class KeepFoldersTogether(LoadGroupScheduling):  # type: ignore[misc,unused-ignore]
+        """Groups by mark, and two folders as a whole."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return "serve" if nodeid.startswith("tests/serve/") else str(super()._split_scope(nodeid))
+            folder = nodeid.split("/")[1]
+            return folder if folder in {"serve", "docs"} else str(super()._split_scope(nodeid))
 
-    return KeepServingTogether(config, log)
+    return KeepFoldersTogether(config, log)
