@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from robustinfer.errors import RecipeError
+
 from .data import ImageData, load_data
 from .ensemble import Ensemble
 from .journal import Journal
@@ -85,7 +87,10 @@ def probe_options(
         variant = recipe.replace(**{**_VARIANTS["as it is"], **options})
         try:
             probes.append(Probe(name, _time(variant, data, chosen, steps)))
-        except RuntimeError as error:  # a missing compiler, an operator without bf16: torch raises many kinds
+        except (
+            RuntimeError,
+            RecipeError,
+        ) as error:  # a missing compiler, an operator without bf16: torch raises many kinds
             probes.append(Probe(name, None, str(error).strip().splitlines()[0]))
     return ProbeReport(recipe.name, str(chosen), recipe.batch, tuple(probes))
 

@@ -17,6 +17,7 @@ from .data import ImageData
 from .diagnostics import warning
 from .ensemble import Ensemble
 from .journal import Journal
+from .layout import check_layout
 from .measure import Accuracy, PgdAttack, measure
 from .members import Member
 from .objective import Objective, StageModel
@@ -74,6 +75,7 @@ class StageTrainer:
 
     def _prepare(self) -> None:
         recipe = self.recipe
+        check_layout(recipe, self.model, self.processes.device)
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if recipe.compile:
