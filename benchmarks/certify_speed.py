@@ -155,6 +155,10 @@ def measure(graph: Graph, path: Path, repeats: int) -> dict[str, Any]:
         "samples_per_second": rates,
         "processor_time_ratios": cpu,
         "machine": {"gflops": machine.gflops, "samples_per_second_at_most": machine.limit},
+        "rates": [
+            {"what": what, "samples a second": rate}
+            for what, rate in {**{f"({name})": rate for name, rate in rates.items()}, "limit": machine.limit}.items()
+        ],
         "claims": claims,
         "timings": timings,
     }

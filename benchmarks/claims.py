@@ -7,7 +7,7 @@ from tables import markdown
 
 __all__ = ["claims_section"]
 
-_RAW = {"timings", "raw", "environment", "arguments", "machine", "targets", "found", "met"}
+_RAW = {"timings", "raw", "recipes", "environment", "arguments", "targets", "found", "met"}
 
 
 def claims_section(document: Mapping[str, Any]) -> str:

@@ -126,6 +126,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "digits_forms": ("Digits: how the recipes were chosen", digits),
     "question_speed": ("From the published loop to a decided radius", steps),
     "certify_cost": ("What a certificate costs", cost),
+    "augmented_offsets": ("Augmented images and cached offsets", claims),
     **{name: (name.replace("_", " ").capitalize(), claims) for name in SPEED},
 }
 
