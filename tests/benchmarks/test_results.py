@@ -80,6 +80,40 @@ def test_several_seeds_give_mean_and_range(rendered):
     assert "72.0 (70.0 to 74.0)" in rendered(linf_mnist=document)
 
 
+def test_time_and_budget_are_read_off_the_epochs(rendered):
+    found = row("single", 700)
+    found["training"]["epochs"] = [
+        {"seconds": 1.0, "cpu_seconds": seconds, "stage": 1, "robust_accuracy": accuracy}
+        for seconds, accuracy in ((6.0, 0.4), (12.0, 0.65), (30.0, 0.62))
+    ]
+    page = rendered(linf_mnist=linf(found))
+    assert "| the single row | 12 | 12 |  |  |  |" in page, "50 and 60 % after 12 seconds, 70 % never"
+    assert "| the single row | 40.0 | 65.0 | 62.0 | 62.0 |" in page, "after 10, 20, 40 and 80 seconds"
+
+
+def test_candidates_for_a_recipe_are_sorted_by_held_out_accuracy(rendered):
+    def candidate(name, robust, seed):
+        found = row(name, 0) | {"norm": "linf", "robust": rate(robust), "seed": seed}
+        return {f"{name}/{seed}": found}
+
+    rows = candidate("worse", 700, 1) | candidate("better", 780, 1) | candidate("better", 740, 2)
+    page = rendered(digits_forms={"held_out_images": 360, "rows": rows})
+    assert page.index("| the better row | 2 | 5 | 76.0 (74.0 to 78.0) |") < page.index("| the worse row |")
+
+
+def test_steps_and_costs_are_drawn(rendered, tmp_path):
+    step = {"step": "engine", "seconds an image": 2.0, "times the published loop": 3.0}
+    sweeps = {name: [{name: 1, "seconds": 0.5}, {name: 2, "seconds": 1.0}] for name in ("members", "n")}
+    page = rendered(
+        question_speed={"results": {"steps": [{**step, "step": "published loop"}, step]}},
+        certify_cost={"results": {"sweeps": sweeps}},
+    )
+    assert "| engine | 2 | 3 |" in page
+    for name in ("steps", "cost"):
+        assert f"(plots/{name}.png)" in page
+        assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_claims_of_other_scripts_are_found_wherever_they_are(rendered):
     claim = {"claim": "times faster", "value": 4.5, "at least": 4.0, "holds": True}
     failed = {"claim": "MB", "value": 700.0, "at most": 600, "holds": False}
