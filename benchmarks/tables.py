@@ -121,5 +121,7 @@ def digits_table(rows: Rows) -> str:
         parts = [[100 * row[part]["rate"] for row in found if part in row] for part in ("robust", "last_member")]
         shown = [f"{fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else "" for values in parts]
         epochs, _, spent = cost(found)
-        lines.append([found[0]["label"], epochs, spent, *shown, str(len(found))])
-    return markdown(["training", "epochs", "train CPU s", "robust %", "last member: robust %", "seeds"], lines)
+        edges = [stage["edge"] for row in found for stage in row["stages"][1:]]
+        lines.append([found[0]["label"], epochs, spent, *shown, f"{min(edges):.2f}" if edges else "", str(len(found))])
+    header = ["training", "epochs", "train CPU s", "robust %", "last member: robust %", "smallest later edge", "seeds"]
+    return markdown(header, lines)
