@@ -3,6 +3,7 @@
 import argparse
 import importlib.metadata
 import json
+import os
 import re
 import runpy
 import shlex
@@ -27,9 +28,15 @@ __all__ = ["TABLE", "instead"]
 def _make(example: Example, runner: "Runner") -> None:
     """What make would do; then the same without make: the small quickstart, and the documentation in a copy."""
     target = example.text.split()[1]
-    # `-o` takes the installation for done.
+    # `-o` takes the installation for done. These tests are started by make themselves: its settings are not inherited.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     dry = subprocess.run(
-        ["make", "-n", "-o", ".venv/.installed", target], cwd=ROOT, capture_output=True, text=True, timeout=60
+        ["make", "-n", "--no-print-directory", "-o", ".venv/.installed", target],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert dry.returncode == 0, dry.stderr
     planned = dry.stdout.splitlines()
