@@ -14,6 +14,7 @@ from .booster import Booster, make_booster
 from .curves import draw_curves
 from .data import ImageData, load_data
 from .journal import Journal, Watcher
+from .layout import check_layout
 from .processes import Processes, join_processes
 from .provenance import collect_provenance
 from .recipe import Recipe
@@ -106,9 +107,9 @@ def _open(recipe: Recipe, out: Path, data: ImageData, processes: Processes, *, r
 def _create(recipe: Recipe, out: Path, data: ImageData, processes: Processes) -> Run:
     provenance = collect_provenance(recipe, data, processes)
     trial = Run(out, recipe, data.classes, data.input)
-    bytes_a_member = sum(
-        tensor.numel() * tensor.element_size() for tensor in trial.fresh_member(seed=0).state_dict().values()
-    )
+    member = trial.fresh_member(seed=0)
+    check_layout(recipe, member, processes.device)  # before there is a folder; stages check again, for --resume
+    bytes_a_member = sum(tensor.numel() * tensor.element_size() for tensor in member.state_dict().values())
     # Each stage is kept; a checkpoint holds weights, two moments and up to two snapshots, twice while it is replaced.
     needed = bytes_a_member * (recipe.stages + 10)
     existing = next(parent for parent in (out.absolute(), *out.absolute().parents) if parent.exists())

@@ -1,8 +1,10 @@
 """Layouts that crash this torch are refused before they do, and the probe says so."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from robust.train import Recipe
+from robust.train import Recipe, train
 from robust.train.layout import check_layout
 from robust.train.members import build_member
 from robust.train.probe import probe_options
@@ -39,3 +41,11 @@ def test_the_probe_measures_what_can_be_used_and_says_what_cannot() -> None:
         assert "would crash torch" in found[options].problem
     assert report.gain(found["as it is"]) == 1
     assert "channels_last           not usable here: The setting `channels_last` would crash" in report.table()
+
+
+def test_a_refused_layout_leaves_no_folder_behind(tmp_path: Path) -> None:
+    """So that the same command with the setting mended can take its name."""
+    settings = {"data": "digits", "architecture": "resnet12", "width": 0.25, "channels_last": True}
+    with pytest.raises(RecipeError, match="would crash torch"):
+        train(Recipe.from_json(settings), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
