@@ -5,7 +5,7 @@
 Claim checked: the paper's "certified accuracy at or above one adversarially smoothed network", against one member
 with Gaussian noise, one SmoothAdv member, independent members averaged, one wider network of the same inference cost.
 The rows are those of l2_rows.py: the same small member everywhere, and about the same training cost within a family
-(Gaussian noise, one-step SmoothAdv).
+(Gaussian noise, consistency regularisation, one-step SmoothAdv, SmoothAdv of four steps).
 
 Measured: 500 test images (every 20th), n samples each, alpha 0.001, on the exported ONNX file by the runtime's own
 procedure. ACR counts wrong labels and abstentions as 0; it is given for the two-class bound and, because published
