@@ -34,7 +34,9 @@ class Recipe:
     limit: int = number(0, "use only so many training images; 0 uses all")
 
     # The members
-    architecture: str = text("cnn", "cnn, lenet, resnet12 ... resnet110, imagenet-resnet18 ... 50, or module:factory")
+    architecture: str = text(
+        "cnn", "cnn, cnn7, lenet, resnet12 ... resnet110, imagenet-resnet18 ... 50, or module:factory"
+    )
     width: float = number(1.0, "factor on the number of channels of a built-in architecture", above=True, high=64)
     warm_start: bool = flag(True, "start each member from the weights of the one before")
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from robustinfer import InputSpec
 
-SHAPES = {"lenet": (1, 28, 28), "cnn": (1, 28, 28)}
+SHAPES = {"lenet": (1, 28, 28), "cnn": (1, 28, 28), "cnn7": (1, 28, 28)}
 
 
 def build(name: str, *, width: float = 0.25, seed: int = 0, shape: tuple[int, int, int] | None = None) -> Member:
@@ -21,6 +21,19 @@ def test_every_architecture_gives_scores_and_has_a_head(name: str) -> None:
     member = build(name)
     assert isinstance(member.head, nn.Linear)
     assert member.head.out_features == 7
+
+
+def test_cnn7_is_cnn_but_for_its_first_kernel() -> None:
+    shapes, others = (
+        [
+            tuple(weights.shape)
+            for name, weights in build(kind).network.named_parameters()
+            if name != "features.0.weight"
+        ]
+        for kind in ("cnn", "cnn7")
+    )
+    assert shapes == others
+    assert build("cnn7").network.get_parameter("features.0.weight").shape[2:] == (7, 7)
 
 
 @pytest.mark.parametrize("depth", [12, 18, 20, 32, 110])

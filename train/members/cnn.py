@@ -10,16 +10,17 @@ __all__ = ["LeNet", "SmallCNN"]
 class SmallCNN(nn.Module):
     """Two convolutions and two linear layers, without batch normalisation.
 
-    Images of 16 pixels and more are halved twice, smaller ones once, so that both end near 4x4 to 8x8.
+    Images of 16 pixels and more are halved twice, smaller ones once, so that both end near 4x4 to 8x8. `kernel` is the
+    side of the first convolution: a large one averages Gaussian noise out before the first non-linearity.
     """
 
-    def __init__(self, input: InputSpec, *, classes: int, width: float = 1.0) -> None:
+    def __init__(self, input: InputSpec, *, classes: int, width: float = 1.0, kernel: int = 3) -> None:
         super().__init__()
         first, second, hidden = (max(1, round(size * width)) for size in (32, 64, 128))
         stride = 2 if min(input.height, input.width) >= 16 else 1
         height, breadth = (_halved(side if stride == 1 else _halved(side)) for side in (input.height, input.width))
         self.features = nn.Sequential(
-            nn.Conv2d(input.channels, first, 3, stride=stride, padding=1),
+            nn.Conv2d(input.channels, first, kernel, stride=stride, padding=kernel // 2),
             nn.ReLU(),
             nn.Conv2d(first, second, 3, stride=2, padding=1),
             nn.ReLU(),
