@@ -75,11 +75,13 @@ def add_options(parser: argparse.ArgumentParser, *, sigmas: str, n: int) -> None
     parser.add_argument("--n", type=int, default=n, help="samples an image")
 
 
-def certify_rows(options: argparse.Namespace, rows: Sequence[Row], recipe_of: RecipeOf, *, every: int) -> None:
-    """Train and certify what the JSON does not hold yet, on every `every`-th test image."""
+def certify_rows(
+    options: argparse.Namespace, rows: Sequence[Row], recipe_of: RecipeOf, *, every: int, **facts: Any
+) -> None:
+    """Train and certify what the JSON does not hold yet, on every `every`-th test image. `facts` go into the JSON."""
     torch.set_num_threads(options.threads)
     every, n = (1000, 200) if options.quick else (every, options.n)
-    table = Table(options, every=every, alpha=ALPHA)
+    table = Table(options, every=every, alpha=ALPHA, **facts)
     chosen = [row for row in rows if not options.rows or row.name in options.rows.split(",")]
     numbers = ([float(word) for word in options.sigmas.split(",")], [int(word) for word in options.seeds.split(",")])
     for sigma, seed, row in itertools.product(*numbers, chosen):

@@ -13,7 +13,7 @@ from typing import Any
 from claims import claims_section
 from figures import plot_certified, plot_cost, plot_progress, plot_steps
 from tables import budget_table, digits_table, forms_table, l2_table, linf_table, time_table
-from verdicts import l2_verdicts, linf_verdicts, paper_claims
+from verdicts import l2_verdicts, linf_verdicts, paper_claims, published_verdicts
 
 from robustinfer.files import write_text
 
@@ -76,11 +76,13 @@ def l2(document: Document, plots: Path) -> str:
     for sigma, rows in split(document["rows"], "sigma"):
         for n in sorted({key for row in rows.values() for key in row if key.startswith("n=")}, key=len):
             certified = {key: row for key, row in rows.items() if n in row}
-            name = f"l2-{sigma:g}-{n[2:]}.png"
+            name = f"{document['benchmark']}-{sigma:g}-{n[2:]}.png"
             plot_certified(certified, n, plots / name, f"sigma {sigma:g}, {n}")
             images = next(iter(certified.values()))[n]["images"]
             parts += [f"### Sigma {sigma:g}, {n}, {images} test images; accuracy in % at each radius\n"]
-            parts += [l2_table(certified, n), "".join(f"- {sentence}\n" for sentence in l2_verdicts(certified, n))]
+            sentences = l2_verdicts(certified, n)
+            sentences += published_verdicts(certified, n, document.get("published", {}).get(f"{sigma:g}", {}))
+            parts += [l2_table(certified, n), "".join(f"- {sentence}\n" for sentence in sentences)]
             parts.append(f"![Certified accuracy at sigma {sigma:g}](plots/{name})\n")
     return "\n".join(parts)
 
@@ -120,6 +122,7 @@ Section = Callable[[Document, Path], str]
 SECTIONS: dict[str, tuple[str, Section]] = {
     "linf_mnist": ("MNIST, l_inf: robust accuracy", linf),
     "l2_mnist": ("MNIST, l_2: certified accuracy", l2),
+    "l2_published": ("MNIST, l_2: against published figures", l2),
     "l2_forms": ("MNIST, l_2: forms of boosting that were tried", forms),
     "cifar10": ("CIFAR-10, l_inf: robust accuracy", linf),
     "cifar10_l2": ("CIFAR-10, l_2: certified accuracy", l2),
