@@ -43,6 +43,7 @@ APART: dict[str, Any] = {"stages": 3, "epochs": 4, "booster": "independent"}
 ADVERSARIAL: dict[str, Any] = {"smoothing": "softmax"}
 SMOOTHADV: dict[str, Any] = {**ADVERSARIAL, "noise_samples": 2, "steps": 4, "step_scale": 1.0}
 CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
+LARGE_KERNEL: dict[str, Any] = {**CONSISTENT, "stages": 1, "epochs": 6, "architecture": "cnn7"}
 ROWS = (
     Row("single", "one member, 12 epochs", {"stages": 1, "epochs": 12}),
     Row("single-17", "one member, 17 epochs (the cost of three stages)", {"stages": 1, "epochs": 17}),
@@ -82,7 +83,32 @@ ROWS = (
     Row(
         "consistent-cnn7",
         "one member with a first kernel of 7x7, consistency, 6 epochs",
-        {**CONSISTENT, "stages": 1, "epochs": 6, "architecture": "cnn7"},
+        LARGE_KERNEL,
+    ),
+    Row(
+        "consistent-cnn7-best",
+        "one member with a first kernel of 7x7, consistency, 6 epochs, the best epoch on held-out images",
+        {**LARGE_KERNEL, "select": "best"},
+    ),
+    Row(
+        "consistent-cnn7-long",
+        "one member with a first kernel of 7x7, consistency, 24 epochs (four times the cost)",
+        {**LARGE_KERNEL, "epochs": 24},
+    ),
+    Row(
+        "consistent-cnn7-wide",
+        "one member with a first kernel of 7x7, twice as wide, consistency, 6 epochs (twice the cost)",
+        {**LARGE_KERNEL, "width": 0.5},
+    ),
+    Row(
+        "consistent-cnn7-all",
+        "one member with a first kernel of 7x7, consistency, 2 epochs of all 60,000 images",
+        {**LARGE_KERNEL, "epochs": 2, "limit": 0},
+    ),
+    Row(
+        "consistent-cnn7-weaker",
+        "one member with a first kernel of 7x7, consistency of strength 5, 6 epochs",
+        {**LARGE_KERNEL, "consistency": 5.0},
     ),
     Row(
         "consistent-wider",
