@@ -14,10 +14,13 @@ __all__ = ["plot_certified", "plot_cost", "plot_progress", "plot_steps"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
+# Ten colours, then the same ten dashed: tables have up to twenty rows.
+_STYLES = mpl.cycler(linestyle=["-", "--"]) * mpl.cycler(color=mpl.color_sequences["tab10"])
+
 
 def plot_progress(rows: Rows, path: Path, title: str) -> None:
     """Robust accuracy on held-out images against processor seconds: the question behind the paper's two figures."""
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure, axes = _axes()
     for row in rows.values():
         epochs = row["training"]["epochs"]
         values = [100 * epoch["robust_accuracy"] for epoch in epochs]
@@ -28,7 +31,7 @@ def plot_progress(rows: Rows, path: Path, title: str) -> None:
 
 def plot_certified(rows: Rows, n: str, path: Path, title: str) -> None:
     """Certified accuracy against the radius."""
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure, axes = _axes()
     for row in rows.values():
         radii = np.sort([radius for radius in row[n]["radii"] if radius > 0])
         share = 100 * (len(radii) - np.arange(len(radii))) / row[n]["images"]
@@ -59,9 +62,15 @@ def plot_steps(steps: list[Mapping[str, Any]], path: Path) -> None:
     _save(figure, path)
 
 
+def _axes() -> tuple[Any, Any]:
+    figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
+    axes.set_prop_cycle(_STYLES)
+    return figure, axes
+
+
 def _finish(figure: Any, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=6)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside the curves, not over them
     _save(figure, path)
 
 
