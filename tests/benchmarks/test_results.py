@@ -91,13 +91,13 @@ def test_time_and_budget_are_read_off_the_epochs(rendered):
     assert "| the single row | 40.0 | 65.0 | 62.0 | 62.0 |" in page, "after 10, 20, 40 and 80 seconds"
 
 
-def certified(name, radii, *, top, betas=(1.0,)):
+def certified(name, radii, *, top, betas=(1.0,), n=100_000):
     """A row of certified radii, one an image, with its ACR by the top-class bound."""
     found = row(name, 0, betas=betas) | {"sigma": 0.5}
     acr = sum(radii) / len(radii)
     measured = {"images": len(radii), "acr": acr, "acr_top_class": top, "acr_interval": [acr - 0.1, acr + 0.1]}
     measured |= {"accuracy": {"0": 1.0, "2": 0.0}, "radii": radii, "cpu_seconds": 3.0}
-    return {f"0.5/0/{name}": found | {"n=100000": measured}}
+    return {f"0.5/0/{name}": found | {f"n={n}": measured}}
 
 
 def test_published_figures_stand_beside_the_boosted_row_by_both_bounds(rendered, tmp_path):
@@ -110,6 +110,14 @@ def test_published_figures_stand_beside_the_boosted_row_by_both_bounds(rendered,
     assert "9.000" not in page, "another sigma's figure"
     assert "Against the single row: better, +0.300 in ACR over the same images (standard error 0.058)." in page
     assert (tmp_path / "plots" / "l2_published-0.5-100000.png").is_file()
+
+
+def test_published_figures_are_not_compared_with_fewer_samples(rendered):
+    rows = certified("boosted", [1.4, 1.5], top=1.45, betas=(0.6, 0.5), n=10_000)
+    document = {"benchmark": "l2_published", "published": {"0.5": {"SmoothAdv": 1.688}}, "rows": rows}
+    page = rendered(l2_published=document)
+    assert "ACR 1.450" in page
+    assert "1.688." not in page
 
 
 def test_candidates_for_a_recipe_are_sorted_by_held_out_accuracy(rendered):
