@@ -41,7 +41,8 @@ COLD: dict[str, Any] = {**BOOSTED, "warm_start": False}
 LONG: dict[str, Any] = {"stages": 2, "epochs": 5}
 APART: dict[str, Any] = {"stages": 3, "epochs": 4, "booster": "independent"}
 ADVERSARIAL: dict[str, Any] = {"smoothing": "softmax"}
-SMOOTHADV: dict[str, Any] = {**ADVERSARIAL, "noise_samples": 2, "steps": 4, "step_scale": 1.0}
+# At sigma 1 the full radius from the first step makes the member settle on one class: let it grow over an epoch.
+SMOOTHADV: dict[str, Any] = {**ADVERSARIAL, "noise_samples": 2, "steps": 4, "step_scale": 1.0, "ramp": 1.0}
 CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
 LARGE_KERNEL: dict[str, Any] = {**CONSISTENT, "stages": 1, "epochs": 6, "architecture": "cnn7"}
 ROWS = (
