@@ -4,9 +4,10 @@
 
 Claim checked: the paper's "certified accuracy at or above one network, at a lower training cost", as far as a CPU
 reaches: ResNet-20 at half its width, one-step SmoothAdv, 25,000 training images, few epochs; against one member and one
-wider network of two members' inference cost, at about the same training time, and against one member with plain
-Gaussian noise. Measured: 200 test images (every 50th), n samples each, alpha 0.001, on the exported file. The figures
-are those of a short training and say nothing about the data set's state of the art.
+wider network of two members' inference cost, at about the same training time (the table has the processor seconds; the
+wider one took the most), and against one member with plain Gaussian noise. Measured: 200 test images (every 50th), n
+samples each, alpha 0.001, on the exported file. The figures are those of a short training and say nothing about the
+data set's state of the art.
 
 The experiment at full size, for a GPU: `robust train paper-cifar10-l2 --data DIR --device cuda`, then
 `robust export RUN --out cifar.onnx` and

@@ -1,4 +1,4 @@
-"""Which form of boosting suits smoothed members? All forms at about the same training cost, judged on held-out images.
+"""Which form of boosting suits smoothed members? Forms of about the same training cost, judged on held-out images.
 
     python benchmarks/l2_forms.py --data DIR [--sigma 0.5] [--runs DIR] [--quick]
 

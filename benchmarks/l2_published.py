@@ -9,8 +9,8 @@ bound, ours by default those of the two-class bound; both are in the table, from
 
 All rows have all training images but 2 %, consistency regularisation with the published strengths (20 at sigma 0.25,
 10 above), and the member `cnn7` at half its width, whose first kernel of 7x7 did better under noise than the 3x3 of
-`cnn` for the same time of training. They cost about as much as 21 epochs of one member: boosting spends them on two
-stages, its rivals on one member, on one network of two members' inference cost, or on two members apart.
+`cnn` for about the same time of training. They cost about as much as 21 epochs of one member: boosting spends them on
+two stages, its rivals on one member, on one network of two members' inference cost, or on two members apart.
 
 Why the ACR is not larger is asked in l2_forms.py on held-out images: the same kind of member gains from more epochs and
 from width, and next to nothing from more images for the same time, a weaker regularisation or the best epoch. The

@@ -1,10 +1,11 @@
-"""The ways to train smoothed members on MNIST that are compared: forms of boosting and their rivals, at equal cost.
+"""The ways to train smoothed members on MNIST that are compared: forms of boosting and their rivals.
 
-Every row has the same member (the small CNN at width 0.25, but for one row that tries a larger first kernel) and 20,000
-training images. With Gaussian noise a row costs about as much as 12 epochs of one member; one-step SmoothAdv (a
-gradient step on the smoothed loss from the image) costs about twice as much an epoch, and its rows about as much as 21
-Gaussian epochs; SmoothAdv with four steps and two noise vectors costs about eight times as much. Consistency
-regularisation takes two noise vectors, so twice as much.
+Every row has the same member (the small CNN at width 0.25) and 20,000 training images, unless its label says otherwise:
+some try a larger first kernel, more width, more images. With Gaussian noise a row costs about as much as 12 epochs of
+one member; one-step SmoothAdv (a gradient step on the smoothed loss from the image) costs about twice as much an epoch,
+and its rows about as much as 21 Gaussian epochs; SmoothAdv with four steps and two noise vectors costs about eight
+times as much. Consistency regularisation takes two noise vectors, so twice as much. Rows that cost a multiple of the
+others say so.
 """
 
 from typing import Any
