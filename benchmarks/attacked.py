@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from experiments import Row, Table, history, trained
+from experiments import Row, Table, chosen_rows, history, trained
 from robust.train import Ensemble, Recipe, Run
 from robust.train.data import ImageData, load_data
 from robust.train.measure import PgdAttack, measure
@@ -34,11 +34,12 @@ def measure_rows(
     test = load_data(data, split="test", root=options.data)
     test = test.subset(torch.arange(0, len(test), len(test) // (50 if options.quick else options.images)))
     table = Table(options, test_images=len(test))
+    chosen = chosen_rows(rows, options.rows)
     deltas, seeds = options.deltas.split(","), options.seeds.split(",")
-    for attack, delta, seed, row in itertools.product(options.attacks.split(","), deltas, seeds, rows):
+    for attack, delta, seed, row in itertools.product(options.attacks.split(","), deltas, seeds, chosen):
         key = f"{float(delta):g}/{seed}/{row.name}"
         kept = table.rows.get(key, {})
-        if (options.rows and row.name not in options.rows.split(",")) or attack in kept.get("ensemble", {}):
+        if attack in kept.get("ensemble", {}):
             continue
         recipe = recipe_of(row, float(delta), int(seed))
         run, cost = trained(recipe, options.runs / f"{options.out.stem}-{key.replace('/', '-')}", data=options.data)

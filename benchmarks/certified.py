@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from experiments import Row, Table, cpu_seconds, history, trained
+from experiments import Row, Table, chosen_rows, cpu_seconds, history, trained
 from robust.export import export_run
 from robust.train import Recipe, Run
 
@@ -82,7 +82,7 @@ def certify_rows(
     torch.set_num_threads(options.threads)
     every, n = (1000, 200) if options.quick else (every, options.n)
     table = Table(options, every=every, alpha=ALPHA, **facts)
-    chosen = [row for row in rows if not options.rows or row.name in options.rows.split(",")]
+    chosen = chosen_rows(rows, options.rows)
     numbers = ([float(word) for word in options.sigmas.split(",")], [int(word) for word in options.seeds.split(",")])
     for sigma, seed, row in itertools.product(*numbers, chosen):
         key = f"{sigma:g}/{seed}/{row.name}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from experiments import Row, Table, arguments, history, trained
+from experiments import Row, Table, arguments, chosen_rows, history, trained
 from robust.train import Ensemble, Recipe
 from robust.train.data import ImageData, load_data
 from robust.train.measure import PgdAttack, measure
@@ -84,7 +84,7 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     _, held_out = load_data("digits").split(HELD_OUT)
     table = Table(options, held_out_images=len(held_out))
-    chosen = [row for row in ROWS if not options.rows or row.name in options.rows.split(",")]
+    chosen = chosen_rows(ROWS, options.rows)
     for seed, row in itertools.product((int(word) for word in options.seeds.split(",")), chosen):
         key = f"{row.name}/{seed}"
         if key in table.rows:

@@ -11,7 +11,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from robust.train.run import Run
 
 from robustinfer.files import write_text
 
-__all__ = ["Row", "Table", "arguments", "cpu_seconds", "history", "trained"]
+__all__ = ["Row", "Table", "arguments", "chosen_rows", "cpu_seconds", "history", "trained"]
 
 
 def arguments(description: str | None, result: str, *, data: bool = True) -> argparse.ArgumentParser:
@@ -49,6 +49,15 @@ class Row:
     name: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
+
+
+def chosen_rows(rows: Sequence[Row], names: str) -> list[Row]:
+    """The rows of `--rows`, in the script's order; all of them if it is empty."""
+    wanted = [name.strip() for name in names.split(",")] if names else [row.name for row in rows]
+    known = {row.name for row in rows}
+    if unknown := [name for name in wanted if name not in known]:
+        raise SystemExit(f"--rows: there is no {', '.join(unknown)} here, but {', '.join(sorted(known))}.")
+    return [row for row in rows if row.name in wanted]
 
 
 def cpu_seconds() -> float:

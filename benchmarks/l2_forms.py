@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 import torch
-from experiments import Table, arguments, history, trained
+from experiments import Table, arguments, chosen_rows, history, trained
 from l2_rows import ROWS, VALIDATION, recipe_of
 from robust.train import Run
 from robust.train.certified import certified_accuracy, memory_predictor
@@ -38,10 +38,10 @@ def main() -> int:
     _, held_out = load_data("mnist", root=options.data).split(VALIDATION)
     held_out = held_out.subset(torch.arange(0, len(held_out), len(held_out) // images)[:images])
     table = Table(options, held_out_images=images, n=n)
-    for row in ROWS:
+    for row in chosen_rows(ROWS, options.rows):
         for seed in (int(word) for word in options.seeds.split(",")):
             key = f"{options.sigma:g}/{seed}/{row.name}"
-            if (options.rows and row.name not in options.rows.split(",")) or key in table.rows:
+            if key in table.rows:
                 continue
             recipe = recipe_of(row, sigma=options.sigma, seed=seed, quick=options.quick)
             run, cost = trained(recipe, options.runs / f"l2-{key.replace('/', '-')}", data=options.data)

@@ -155,6 +155,12 @@ def test_claims_of_other_scripts_are_found_wherever_they_are(rendered):
     assert "| ResNet | MB | 700 | at most 600 | **no** |" in page
 
 
+def test_a_misspelt_row_is_named_before_anything_runs(tmp_path):
+    with pytest.raises(AssertionError, match="there is no bosted here, but boosted, "):
+        run("l2_published.py", "--data", str(tmp_path), "--rows", "single,bosted", "--out", str(tmp_path / "out.json"))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (Path(DATA) / "MNIST").is_dir(), reason="needs MNIST in the folder that ROBUST_DATA names")
 @pytest.mark.parametrize("script", ["linf_mnist.py", "l2_mnist.py", "l2_published.py", "l2_forms.py"])
