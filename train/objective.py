@@ -199,7 +199,7 @@ class Objective:
             return None
         # One row an image: the noise of a row does not depend on how the batch is shared out.
         shape = torch.Size((len(batch.labels), self.copies, *batch.image.shape[1:]))
-        return draws.normal(shape).transpose(0, 1).mul(self.recipe.sigma)
+        return draws.normal(shape).transpose(0, 1).mul(self.recipe.training_sigma)
 
     def _points(self, x: Tensor, noise: Tensor | None) -> Tensor:
         return x if noise is None else (x + noise).flatten(0, 1)

@@ -49,6 +49,9 @@ class Recipe:
         "none; scores averaged over noise (the paper); probabilities averaged (SmoothAdv); noise as augmentation only",
     )
     sigma: float = number(0.0, "standard deviation of the smoothing noise, in pixel units; 0 without smoothing")
+    noise_scale: float = number(
+        1.0, "factor on sigma for the noise members are trained with; certificates stay at sigma", above=True, high=4
+    )
     noise_samples: int = number(2, "noise vectors an image, the m of the smoothed objectives", low=1, high=256)
     consistency: float = number(
         0.0, "strength of consistency regularisation: the noisy copies of an image shall be answered alike", high=1000
@@ -111,6 +114,11 @@ class Recipe:
     def smoothed(self) -> bool:
         """Whether the members are trained for randomised smoothing."""
         return self.smoothing != "none"
+
+    @property
+    def training_sigma(self) -> float:
+        """Standard deviation of the noise that members are trained with; measurements and certificates use `sigma`."""
+        return self.sigma * self.noise_scale
 
     @property
     def attacked(self) -> bool:
@@ -203,6 +211,8 @@ def _check_threat(recipe: Recipe) -> None:
         )
     if recipe.smoothed and recipe.norm != "l2":
         raise RecipeError('Gaussian smoothing certifies l2 balls: set norm = "l2", or smoothing = "none".')
+    if recipe.noise_scale != 1 and not recipe.smoothed:
+        raise RecipeError("The setting `noise_scale` changes the noise of a smoothed training: it needs `smoothing`.")
     if recipe.consistency and not (recipe.smoothed and recipe.noise_samples > 1):
         raise RecipeError(
             "The setting `consistency` compares noisy copies of an image: it needs smoothing and noise_samples of at "

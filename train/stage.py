@@ -207,7 +207,7 @@ class StageTrainer:
                 if not recipe.smoothed:
                     parts.append(past.stacked(image).cpu())
                     continue
-                noise = (recipe.sigma * draws.normal(image.shape) for _ in range(_OFFSET_COPIES))
+                noise = (recipe.training_sigma * draws.normal(image.shape) for _ in range(_OFFSET_COPIES))
                 parts.append(torch.stack([past.stacked(image + z) for z in noise]).mean(dim=0).cpu())
         return torch.cat(parts, dim=1)
 

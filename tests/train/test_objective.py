@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from robust.train import Ensemble, Recipe
+from robust.train.measure import PgdAttack
 from robust.train.objective import Batch, Objective, StageModel, consistency_loss, example_loss
 from robust.train.randomness import Draws
 from scipy.special import entr, rel_entr
@@ -132,14 +133,16 @@ def test_smoothed_losses_against_their_definitions() -> None:
         torch.testing.assert_close(example_loss(scores, labels, smoothing), value)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1.5])
 @pytest.mark.parametrize("smoothing", ["scores", "softmax", "gaussian"])
-def test_smoothed_objective_uses_the_recipes_noise(smoothing: str) -> None:
+def test_smoothed_objective_uses_the_recipes_noise(smoothing: str, scale: float) -> None:
     """Without an attack the smoothed loss of a linear member is the loss of its scores at the drawn noise."""
     settings = recipe("exact", norm="l2", smoothing=smoothing, sigma=0.5, noise_samples=4, attack="none")
+    settings = settings.replace(noise_scale=scale)
     model = StageModel(Scale(2.0), beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=True)
     found = Objective(settings, model, None, precision=nullcontext)
     loss = found.loss(BATCH, draws=Draws(9), delta=0.2, steps=3)
-    noise = Draws(9).normal(torch.Size((2, 4, 1, 1, 1))).transpose(0, 1) * 0.5
+    noise = Draws(9).normal(torch.Size((2, 4, 1, 1, 1))).transpose(0, 1) * 0.5 * scale
     scores = model.member((BATCH.image + noise).flatten(0, 1)).view(4, 2, 2)
     assert loss.item() == pytest.approx(example_loss(scores, BATCH.labels, smoothing).mean().item(), rel=1e-6)
 
@@ -168,6 +171,14 @@ def test_consistency_is_part_of_the_loss_of_a_stage() -> None:
     scores = model.member((BATCH.image + noise).flatten(0, 1)).view(4, 2, 2)
     added = loss(plain.replace(consistency=5.0)) - loss(plain)
     assert added == pytest.approx(consistency_loss(scores, 5.0).mean().item(), rel=1e-4)
+
+
+def test_a_scale_of_the_noise_needs_noise_and_leaves_the_certified_sigma_alone() -> None:
+    with pytest.raises(RecipeError, match="`noise_scale`"):
+        recipe("exact", noise_scale=1.5)
+    wider = recipe("exact", norm="l2", smoothing="gaussian", sigma=0.5, noise_scale=1.5)
+    assert PgdAttack.of(wider).sigma == 0.5
+    assert wider.training_sigma == 0.75
 
 
 def test_consistency_needs_copies_to_compare() -> None:
