@@ -113,6 +113,16 @@ ROWS = (
         {**LARGE_KERNEL, "consistency": 5.0},
     ),
     Row(
+        "consistent-cnn7-noisier",
+        "one member with a first kernel of 7x7, consistency, 6 epochs under 1.25 x the noise",
+        {**LARGE_KERNEL, "noise_scale": 1.25},
+    ),
+    Row(
+        "consistent-cnn7-long-noisier",
+        "one member with a first kernel of 7x7, consistency, 24 epochs under 1.25 x the noise (four times the cost)",
+        {**LARGE_KERNEL, "epochs": 24, "noise_scale": 1.25},
+    ),
+    Row(
         "consistent-wider",
         "one network of two members' inference cost, consistency, 4 epochs",
         {**CONSISTENT, "stages": 1, "epochs": 4, "width": 0.37},

@@ -70,6 +70,7 @@ def test_verdicts_follow_the_numbers(rendered):
     assert "| the single row | 2 | 9 | 5 | 95.0 [93.0, 97.0] | 70.0 [68.0, 72.0] |" in page
     assert "Against the single row: better, 80.0 % against 70.0 %." in page
     assert "Against the independent row: no difference that 1000 images could show, 80.0 % against 78.0 %." in page
+    assert "the one at work is measured alone" in page
     assert "Against its own last member: worse, 80.0 % against 85.0 %." in page
 
 
@@ -163,7 +164,7 @@ def test_a_misspelt_row_is_named_before_anything_runs(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (Path(DATA) / "MNIST").is_dir(), reason="needs MNIST in the folder that ROBUST_DATA names")
-@pytest.mark.parametrize("script", ["linf_mnist.py", "l2_mnist.py", "l2_published.py", "l2_forms.py"])
+@pytest.mark.parametrize("script", ["linf_mnist.py", "l2_mnist.py", "l2_published.py", "l2_long.py", "l2_forms.py"])
 def test_quick_runs_write_every_row_and_go_on_where_they_stopped(script, tmp_path):
     out = tmp_path / f"{Path(script).stem}.json"
     options = ["--data", DATA, "--quick", "--out", str(out), "--runs", str(tmp_path / "runs")]
