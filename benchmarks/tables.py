@@ -81,8 +81,11 @@ def forms_table(rows: Rows) -> str:
         betas = ", ".join(f"{beta:.2f}" for beta in found[0]["stages"][-1]["betas"])
         acr = f"{fmean(row['acr'] for row in found):.3f}"
         epochs, _, spent = cost(found)
-        lines.append([found[0]["label"], epochs, spent, acr, f"{fmean(last):.3f}" if last else "", betas])
-    return markdown(["training", "epochs", "train CPU s", "ACR", "last member: ACR", "weights"], lines)
+        seen = [row["training_acr"] for row in found if "training_acr" in row]
+        means = [f"{fmean(values):.3f}" if values else "" for values in (seen, last)]
+        lines.append([found[0]["label"], epochs, spent, acr, *means, betas])
+    titles = ["training", "epochs", "train CPU s", "ACR", "training images: ACR", "last member: ACR", "weights"]
+    return markdown(titles, lines)
 
 
 def time_table(rows: Rows, levels: Sequence[int] = (50, 60, 70, 80, 90)) -> str:

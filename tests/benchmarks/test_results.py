@@ -131,6 +131,13 @@ def test_candidates_for_a_recipe_are_sorted_by_held_out_accuracy(rendered):
     assert page.index("| the better row | 2 | 5 | 76.0 (74.0 to 78.0) |") < page.index("| the worse row |")
 
 
+def test_forms_are_sorted_by_held_out_radius_beside_that_of_training_images(rendered):
+    rows = {name: row(name, 0) | {"sigma": 0.5, "acr": acr} for name, acr in (("worse", 0.8), ("better", 1.0))}
+    rows["better"]["training_acr"] = 1.05
+    page = rendered(l2_forms={"held_out_images": 200, "n": 1000, "rows": rows})
+    assert page.index("| the better row | 2 | 5 | 1.000 | 1.050 |") < page.index("| the worse row | 2 | 5 | 0.800 |  |")
+
+
 def test_steps_and_costs_are_drawn(rendered, tmp_path):
     step = {"step": "engine", "seconds an image": 2.0, "times the published loop": 3.0}
     sweeps = {name: [{name: 1, "seconds": 0.5}, {name: 2, "seconds": 1.0}] for name in ("members", "n")}
