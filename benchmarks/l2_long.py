@@ -2,7 +2,7 @@
 
     python benchmarks/l2_long.py --data DIR [--sigmas 0.5,1,0.25] [--n 100000] [--rows boosted] [--runs DIR]
 
-Claim checked: that of l2_published.py, with five to six times its training. The published LeNet, its 90 epochs and its
+Claim checked: that of l2_published.py, with more than five times its epochs. The published LeNet, its 90 epochs and its
 figures are described there; the member here is the same `cnn7` at half its width, all training images but 2 %, with
 consistency regularisation. Boosting has stages of 70 and 35 epochs; its rival is one member for the same cost, where a
 step of the second stage counts 1.4 steps of the first, for the pass through the frozen member.

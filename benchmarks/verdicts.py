@@ -75,12 +75,13 @@ def published_verdicts(rows: Rows, n: str, published: Mapping[str, float]) -> li
         return []
     sentences = []
     for bound, key in (("two-class", "acr"), ("top-class", "acr_top_class")):
-        found = max(row[key] for row in boosted)
+        best = max(boosted, key=lambda row, key=key: row[key])
+        low, high = best["acr_interval"]
+        spread = f" (95 % interval {low:.3f} to {high:.3f})" if key == "acr" else ""
         for name, figure in published.items():
-            word = "at or above" if found >= figure else "below"
-            sentences.append(
-                f"Boosted, {bound} bound: {found:.3f}, {word} the published {name} figure of {figure:.3f}."
-            )
+            word = "at or above" if best[key] >= figure else "below"
+            found = f"{best[key]:.3f}{spread}"
+            sentences.append(f"Boosted, {bound} bound: {found}, {word} the published {name} figure of {figure:.3f}.")
     return sentences
 
 
