@@ -1,7 +1,5 @@
-"""What turns gradients into weights: the optimiser of a stage, and the arithmetic of its passes."""
+"""What turns gradients into weights: the optimiser of a stage."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,14 +7,7 @@ import torch
 from .objective import StageModel
 from .recipe import Recipe
 
-__all__ = ["arithmetic", "make_optimizer"]
-
-
-def arithmetic(recipe: Recipe, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-    """The arithmetic of a training pass: a context to open for each pass."""
-    if recipe.precision == "fp32":
-        return nullcontext
-    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+__all__ = ["make_optimizer"]
 
 
 def make_optimizer(recipe: Recipe, model: StageModel) -> torch.optim.Optimizer:

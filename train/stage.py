@@ -11,6 +11,7 @@ from torch import Tensor
 
 from robustinfer.errors import TrainingError
 
+from .arithmetic import arithmetic, check_arithmetic
 from .batches import Batches, as_pixels
 from .checkpoint import Checkpoint, flatten_optimizer, prefixed, restore_optimizer
 from .data import ImageData
@@ -21,7 +22,7 @@ from .layout import check_layout
 from .measure import Accuracy, PgdAttack, measure
 from .members import Member
 from .objective import Objective, StageModel
-from .optimizer import arithmetic, make_optimizer
+from .optimizer import make_optimizer
 from .processes import Processes
 from .randomness import Draws
 from .recipe import Recipe
@@ -76,6 +77,7 @@ class StageTrainer:
     def _prepare(self) -> None:
         recipe = self.recipe
         check_layout(recipe, self.model, self.processes.device)
+        check_arithmetic(recipe, self.processes.device)
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if recipe.compile:

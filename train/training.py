@@ -9,6 +9,7 @@ import torch
 
 from robustinfer.errors import RecipeError, RunError, TrainingError
 
+from .arithmetic import check_arithmetic
 from .batches import Batches
 from .booster import Booster, make_booster
 from .curves import draw_curves
@@ -109,6 +110,7 @@ def _create(recipe: Recipe, out: Path, data: ImageData, processes: Processes) ->
     trial = Run(out, recipe, data.classes, data.input)
     member = trial.fresh_member(seed=0)
     check_layout(recipe, member, processes.device)  # before there is a folder; stages check again, for --resume
+    check_arithmetic(recipe, processes.device)
     bytes_a_member = sum(tensor.numel() * tensor.element_size() for tensor in member.state_dict().values())
     # Each stage is kept; a checkpoint holds weights, two moments and up to two snapshots, twice while it is replaced.
     needed = bytes_a_member * (recipe.stages + 10)
