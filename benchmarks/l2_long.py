@@ -26,16 +26,22 @@ from experiments import Row, arguments
 from robust.train import Recipe
 
 BOOSTED: dict[str, Any] = {"stages": 2, "epochs": 70, "growth": 0.5, "own_loss": 0.5}
+WIDE: dict[str, Any] = {
+    **{"stages": 2, "epochs": 44, "growth": 0.45, "own_loss": 0.5, "width": 1.0},
+    **{"noise_samples": 4, "batch": 128, "noise_scale": 1.0},
+}
 ROWS = (
     Row("boosted", "boosted, stages of 70 and 35 epochs, half own loss", BOOSTED),
     Row("single", "one member, 119 epochs", {"epochs": 119}),
+    Row("boosted-wide", "boosted, full width, four noisy copies, stages of 44 and 20 epochs, half own loss", WIDE),
 )
 
 
 def recipe_of(row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe:
     """The recipe of a row: that of l2_published.py, with stronger noise and the faster memory layout."""
     found = l2_published.recipe_of(row, sigma=sigma, seed=seed, quick=quick)
-    return found.replace(channels_last=True, noise_scale=1.25 if sigma <= 0.5 else 1.0)
+    scale = row.settings.get("noise_scale", 1.25 if sigma <= 0.5 else 1.0)
+    return found.replace(channels_last=True, noise_scale=scale)
 
 
 def main() -> int:
