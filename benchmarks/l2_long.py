@@ -27,13 +27,19 @@ from robust.train import Recipe
 
 BOOSTED: dict[str, Any] = {"stages": 2, "epochs": 70, "growth": 0.5, "own_loss": 0.5}
 WIDE: dict[str, Any] = {
-    **{"stages": 2, "epochs": 44, "growth": 0.45, "own_loss": 0.5, "width": 1.0},
-    **{"noise_samples": 4, "batch": 128, "noise_scale": 1.0},
+    "stages": 2,
+    "epochs": 36,
+    "growth": 0.42,
+    "own_loss": 0.5,
+    "width": 1.0,
+    "noise_samples": 4,
+    "batch": 128,
+    "noise_scale": 1.0,
 }
 ROWS = (
     Row("boosted", "boosted, stages of 70 and 35 epochs, half own loss", BOOSTED),
     Row("single", "one member, 119 epochs", {"epochs": 119}),
-    Row("boosted-wide", "boosted, full width, four noisy copies, stages of 44 and 20 epochs, half own loss", WIDE),
+    Row("boosted-wide", "boosted, full width, four noisy copies, stages of 36 and 15 epochs, half own loss", WIDE),
 )
 
 
