@@ -35,8 +35,8 @@ def measure_rows(
     test = test.subset(torch.arange(0, len(test), len(test) // (50 if options.quick else options.images)))
     table = Table(options, test_images=len(test))
     chosen = chosen_rows(rows, options.rows)
-    deltas, seeds = options.deltas.split(","), options.seeds.split(",")
-    for attack, delta, seed, row in itertools.product(options.attacks.split(","), deltas, seeds, chosen):
+    attacks, deltas, seeds = (words.split(",") for words in (options.attacks, options.deltas, options.seeds))
+    for attack, delta, seed, row in itertools.product(attacks, deltas, seeds, chosen):
         key = f"{float(delta):g}/{seed}/{row.name}"
         kept = table.rows.get(key, {})
         if attack in kept.get("ensemble", {}):
@@ -44,8 +44,13 @@ def measure_rows(
         recipe = recipe_of(row, float(delta), int(seed))
         run, cost = trained(recipe, options.runs / f"{options.out.stem}-{key.replace('/', '-')}", data=options.data)
         about = {"name": row.name, "label": row.label, "delta": float(delta), "seed": int(seed), **history(run, cost)}
+        if kept.get("training") != cost:  # measurements of another training are of no use: take them again
+            kept = {}
+        missing = [one for one in attacks[: attacks.index(attack) + 1] if one not in kept.get("ensemble", {})]
         for part, model in _parts(run).items():
-            about[part] = {**kept.get(part, {}), **_attacked(model, test, attack, recipe)}
+            about[part] = dict(kept.get(part, {}))
+            for one in missing:
+                about[part] |= _attacked(model, test, one, recipe)
         table.put(key, about)
 
 

@@ -86,12 +86,11 @@ def certify_rows(
     numbers = ([float(word) for word in options.sigmas.split(",")], [int(word) for word in options.seeds.split(",")])
     for sigma, seed, row in itertools.product(*numbers, chosen):
         key = f"{sigma:g}/{seed}/{row.name}"
-        kept = table.rows.get(key, {})
-        if f"n={n}" in kept:
+        if f"n={n}" in table.rows.get(key, {}):
             continue
         recipe = recipe_of(row, sigma=sigma, seed=seed, quick=options.quick)
         folder = options.runs / f"{options.out.stem.removesuffix('_mnist')}-{key.replace('/', '-')}"
         run, cost = trained(recipe, folder, data=options.data)
         about = {"name": row.name, "label": row.label, "sigma": sigma, "seed": seed, **history(run, cost)}
         found = _certified(run, folder, data=options.data, every=every, n=n, threads=options.threads)
-        table.put(key, about | kept | {f"n={n}": found})
+        table.put(key, about | {f"n={n}": found})

@@ -1,7 +1,7 @@
 """What the scripts on real data share: rows that are trained once, measured once, and kept as soon as they are known.
 
 A row is a recipe and a name. Its run folder and its cost are kept under `--runs`; its measurements go into the JSON of
-the script. A killed script loses the row it was at, no other.
+the script. A script that was killed while it trained a row goes on with it where the run's last checkpoint was.
 """
 
 import argparse
@@ -67,34 +67,57 @@ def cpu_seconds() -> float:
 
 
 def trained(recipe: Recipe, folder: Path, *, data: Path, device: str = "cpu") -> tuple[Run, dict[str, Any]]:
-    """The run of this recipe, trained unless the folder holds it already, and what its training cost."""
+    """The run of this recipe, and what its training cost: as the folder holds it, gone on with, or trained anew."""
     cost = folder / "cost.json"
-    if cost.is_file():
-        run = Run.open(folder)
-        if run.finished and _same(run.recipe, recipe):
-            return run, json.loads(cost.read_text(encoding="utf-8"))
-    shutil.rmtree(folder, ignore_errors=True)
-    clock = _Clock()
-    run = train(recipe, folder, root=data, device=device, watcher=clock)
+    if not _holds(folder, recipe):
+        shutil.rmtree(folder, ignore_errors=True)
+    elif cost.is_file():
+        return Run.open(folder), json.loads(cost.read_text(encoding="utf-8"))
+    clock = _Clock(folder / "clock.json")
+    run = train(recipe, folder, root=data, device=device, watcher=clock, resume=True)
     spent = clock.spent() | {"load_average": os.getloadavg()[1], "epochs": clock.epochs}
     write_text(cost, json.dumps(spent))
     return run, spent
 
 
-class _Clock(Silent):
-    """Notes what each epoch of a training had cost when it ended, and how good the model was on held-out images."""
+def _holds(folder: Path, recipe: Recipe) -> bool:
+    """Whether the folder is a run of this recipe, by another name or the same."""
+    if not (folder / "recipe.toml").is_file():
+        return False
+    unnamed = {"name": "", "description": ""}
+    return Run.open(folder).recipe.replace(**unnamed) == recipe.replace(**unnamed)
 
-    def __init__(self) -> None:
+
+class _Clock(Silent):
+    """Notes what each epoch of a training had cost when it ended, and how good the model was on held-out images.
+
+    It keeps its file up to date, so that a training that was killed counts what it had spent before. What is done again
+    after a kill, from the last checkpoint on, was spent twice and is counted twice.
+    """
+
+    def __init__(self, file: Path) -> None:
+        kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        self._file, self._before = file, (kept.get("seconds", 0.0), kept.get("cpu_seconds", 0.0))
+        self.epochs: list[dict[str, float]] = kept.get("epochs", [])
         self._wall, self._cpu = time.perf_counter(), cpu_seconds()
-        self.epochs: list[dict[str, float]] = []
 
     def spent(self) -> dict[str, Any]:
         """Seconds by the clock and of the processor since the training began."""
-        return {"seconds": time.perf_counter() - self._wall, "cpu_seconds": cpu_seconds() - self._cpu}
+        wall, cpu = self._before
+        return {"seconds": wall + time.perf_counter() - self._wall, "cpu_seconds": cpu + cpu_seconds() - self._cpu}
+
+    def step(self, number: int, epoch: float, loss: float) -> None:
+        self._keep()
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        known = {key: record[key] for key in ("stage", "loss", "clean_accuracy", "robust_accuracy")}
+        known = {key: record[key] for key in ("stage", "epoch", "loss", "clean_accuracy", "robust_accuracy")}
+        at = (record["stage"], record["epoch"])
+        self.epochs = [one for one in self.epochs if (one["stage"], one["epoch"]) != at]  # done again after a kill
         self.epochs.append(self.spent() | known)
+        self._keep()
+
+    def _keep(self) -> None:
+        write_text(self._file, json.dumps(self.spent() | {"epochs": self.epochs}))
 
 
 def history(run: Run, cost: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,11 +129,6 @@ def history(run: Run, cost: Mapping[str, Any]) -> dict[str, Any]:
         "training": dict(cost),
         "stages": stages,
     }
-
-
-def _same(one: Recipe, other: Recipe) -> bool:
-    unnamed = {"name": "", "description": ""}
-    return one.replace(**unnamed) == other.replace(**unnamed)
 
 
 class Table:
@@ -132,9 +150,10 @@ class Table:
         return found
 
     def put(self, key: str, row: dict[str, Any]) -> None:
-        """Add to a row, and keep the file."""
+        """Add to a row, or take its place if it was trained anew: a row never mixes two trainings. Keep the file."""
         rows = self.rows
-        rows[key] = {**rows.get(key, {}), **row}
+        kept = rows.get(key, {})
+        rows[key] = {**kept, **row} if kept.get("training") == row["training"] else row
         document = {**self._facts, "environment": environment(), "rows": rows}
         write_text(self.path, json.dumps(document, indent=1) + "\n")
         print(f"{self.path.name}: {key}", file=sys.stderr, flush=True)
