@@ -151,9 +151,10 @@ class Table:
 
     def put(self, key: str, row: dict[str, Any]) -> None:
         """Add to a row, or take its place if it was trained anew: a row never mixes two trainings. Keep the file."""
-        rows = self.rows
+        rows, here = self.rows, environment()
         kept = rows.get(key, {})
+        row = {**row, "processor": here["processor"]}  # seconds compare only between rows of one machine
         rows[key] = {**kept, **row} if kept.get("training") == row["training"] else row
-        document = {**self._facts, "environment": environment(), "rows": rows}
+        document = {**self._facts, "environment": here, "rows": rows}
         write_text(self.path, json.dumps(document, indent=1) + "\n")
         print(f"{self.path.name}: {key}", file=sys.stderr, flush=True)

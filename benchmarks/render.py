@@ -50,7 +50,19 @@ def training_facts(rows: Mapping[str, Any]) -> str:
     seeds = sorted({recipe["seed"] for recipe in recipes})
     images = {recipe["limit"] or "all" for recipe in recipes}
     words = ", ".join(str(number) for number in sorted(images, key=str))
-    return f"Training images: {words}. Seeds: {', '.join(map(str, seeds))}.\n"
+    return f"Training images: {words}. Seeds: {', '.join(map(str, seeds))}.{machines(rows)}\n"
+
+
+def machines(rows: Mapping[str, Any]) -> str:
+    """Which rows come from another machine than most, if any do."""
+    keys: dict[str, list[str]] = {}
+    for key, row in rows.items():
+        keys.setdefault(row.get("processor", "an unnamed machine"), []).append(f"`{key}`")
+    most, *others = sorted(keys, key=lambda processor: -len(keys[processor]))
+    if not others:
+        return ""
+    exceptions = "; ".join(f"{', '.join(keys[processor])} on {processor}" for processor in others)
+    return f" Machine: {most}, but {exceptions}. Seconds compare only between rows of one machine."
 
 
 def linf(document: Document, plots: Path) -> str:

@@ -36,20 +36,26 @@ def test_measurements_of_one_training_are_gathered_in_its_row(table):
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.5}, "n=1": {"acr": 0.1}})
     table.put("0.5/0/single", {"training": {"cpu_seconds": 1.5}, "n=1": {"acr": 0.3}})
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.5}, "n=2": {"acr": 0.2}})
-    assert table.rows["0.5/0/boosted"] == {"training": {"cpu_seconds": 1.5}, "n=1": {"acr": 0.1}, "n=2": {"acr": 0.2}}
+    found = table.rows["0.5/0/boosted"]
+    assert found["processor"], "seconds mean something on one machine only"
+    assert found["n=1"] == {"acr": 0.1}
+    assert found["n=2"] == {"acr": 0.2}
     assert len(table.rows) == 2
 
 
 def test_a_row_that_was_trained_anew_keeps_nothing_of_the_old_one(table):
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.5}, "n=1": {"acr": 0.1}})
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.4}, "n=2": {"acr": 0.2}})
-    assert table.rows["0.5/0/boosted"] == {"training": {"cpu_seconds": 1.4}, "n=2": {"acr": 0.2}}
+    assert "n=1" not in table.rows["0.5/0/boosted"]
+    assert table.rows["0.5/0/boosted"]["n=2"] == {"acr": 0.2}
 
 
 def start(folder: Path, epochs: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", TRAINING, FOLDER, folder, str(epochs)])
 
 
+@pytest.mark.slow
+@pytest.mark.representative
 def test_a_killed_training_goes_on_and_counts_what_it_had_cost(tmp_path):
     folder = tmp_path / "row"
     process = start(folder, 10)

@@ -81,6 +81,13 @@ def test_several_seeds_give_mean_and_range(rendered):
     assert "72.0 (70.0 to 74.0)" in rendered(linf_mnist=document)
 
 
+def test_rows_of_another_machine_are_named(rendered):
+    rows = [row("single", 700), row("independent", 780), row("exact-corrective", 800)]
+    assert "Seconds compare" not in rendered(linf_mnist=linf(*rows))
+    mixed = [rows[0] | {"processor": "one"}, rows[1] | {"processor": "other"}, rows[2] | {"processor": "one"}]
+    assert "Machine: one, but `0.3/0/independent` on other. Seconds compare" in rendered(linf_mnist=linf(*mixed))
+
+
 def test_time_and_budget_are_read_off_the_epochs(rendered):
     found = row("single", 700)
     found["training"]["epochs"] = [
