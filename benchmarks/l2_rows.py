@@ -113,6 +113,11 @@ ROWS = (
         {**LARGE_KERNEL, "consistency": 5.0},
     ),
     Row(
+        "consistent-cnn7-copies",
+        "one member with a first kernel of 7x7, consistency of four noisy copies, 3 epochs in batches of 64",
+        {**LARGE_KERNEL, "noise_samples": 4, "epochs": 3, "batch": 64},
+    ),
+    Row(
         "consistent-cnn7-noisier",
         "one member with a first kernel of 7x7, consistency, 6 epochs under 1.25 x the noise",
         {**LARGE_KERNEL, "noise_scale": 1.25},
