@@ -60,9 +60,18 @@ def l2_verdicts(rows: Rows, n: str) -> list[str]:
             mean, error = fmean(differences), stdev(differences) / len(differences) ** 0.5
             word = "no clear difference" if abs(mean) < 1.96 * error else "better" if mean > 0 else "worse"
             sentences.append(
-                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f})."
+                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f}), "
+                f"{_relative_cost(best, row)}."
             )
     return sentences
+
+
+def _relative_cost(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """What the training of one row cost beside that of the other, if they were trained on one machine."""
+    if one.get("processor") != other.get("processor"):
+        return "trained on another machine, so that their costs do not compare"
+    ratio = one["training"]["cpu_seconds"] / other["training"]["cpu_seconds"]
+    return f"for {ratio:.2f} times its processor seconds"
 
 
 def published_verdicts(rows: Rows, n: str, published: Mapping[str, float]) -> list[str]:

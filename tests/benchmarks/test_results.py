@@ -117,7 +117,11 @@ def test_published_figures_stand_beside_the_boosted_row_by_both_bounds(rendered,
     assert f"{ours}, at or above the published SmoothAdv figure of 1.688." in page
     assert "Boosted, top-class bound: 1.660, below the published SmoothAdv figure of 1.688." in page
     assert "9.000" not in page, "another sigma's figure"
-    assert "Against the single row: better, +0.300 in ACR over the same images (standard error 0.058)." in page
+    better = "Against the single row: better, +0.300 in ACR over the same images (standard error 0.058)"
+    assert f"{better}, for 1.00 times its processor seconds." in page
+    rows["0.5/0/single"]["processor"] = "another"
+    page = rendered(l2_published={**document, "rows": rows})
+    assert f"{better}, trained on another machine, so that their costs do not compare." in page
     assert (tmp_path / "plots" / "l2_published-0.5-100000.png").is_file()
 
 
