@@ -60,8 +60,8 @@ def l2_verdicts(rows: Rows, n: str) -> list[str]:
             mean, error = fmean(differences), stdev(differences) / len(differences) ** 0.5
             word = "no clear difference" if abs(mean) < 1.96 * error else "better" if mean > 0 else "worse"
             sentences.append(
-                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f}), "
-                f"{_relative_cost(best, row)}."
+                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f})"
+                f", {_relative_cost(best, row)}."
             )
     return sentences
 
