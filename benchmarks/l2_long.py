@@ -44,7 +44,11 @@ WIDE: dict[str, Any] = {
 ROWS = (
     Row("boosted", "boosted, stages of 70 and 35 epochs, half own loss", BOOSTED),
     Row("single", "one member, 119 epochs", {"epochs": 119}),
-    Row("boosted-wide", "boosted, full width, four noisy copies, stages of 36 and 15 epochs, half own loss", WIDE),
+    Row(
+        "boosted-wide",
+        "boosted, twice the width, four noisy copies, stages of 36 and 15 epochs (no rival of this size was trained)",
+        WIDE,
+    ),
 )
 
 

@@ -14,8 +14,7 @@ two stages, its rivals on one member, on one network of two members' inference c
 
 Why the ACR is not larger is asked in l2_forms.py on held-out images: the same kind of member gains from more epochs and
 from width, and next to nothing from more images for the same time, a weaker regularisation or the best epoch.
-l2_long.py gives it the epochs; the published networks had four times the weights, too, for which two cores did not
-have the time.
+l2_long.py gives it the epochs, and in one row twice the width.
 
 Measured: 500 test images (every 20th), n samples each, alpha 0.001, on the exported ONNX file by the runtime's own
 procedure. Hardware: any CPU; the JSON names it. Repeats: one training for each seed and sigma; 95 % intervals over test
