@@ -1,5 +1,6 @@
 """Plots of the scripts on real data."""
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 # Ten colours, then the same ten dashed: tables have up to twenty rows.
 _STYLES = mpl.cycler(linestyle=["-", "--"]) * mpl.cycler(color=mpl.color_sequences["tab10"])
+
+_LEGEND_WIDTH = 55  # characters of a line: longer ones would leave the curves no room
 
 
 def plot_progress(rows: Rows, path: Path, title: str) -> None:
@@ -70,7 +73,9 @@ def _axes() -> tuple[Any, Any]:
 
 def _finish(figure: Any, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside the curves, not over them
+    lines, labels = axes.get_legend_handles_labels()
+    labels = [textwrap.fill(label, _LEGEND_WIDTH) for label in labels]
+    axes.legend(lines, labels, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside the curves
     _save(figure, path)
 
 
