@@ -14,7 +14,7 @@ n = 1,000 l2_forms.py found no gain.
 `boosted-wide` asks whether width is what is missing: members of full width with four noisy copies of an image instead
 of two, for about as many noisy images (stages of 36 and 15 epochs), without the stronger noise. At sigma 1 its
 consistency is weaker by what four copies pull harder than two. Its settings were chosen by trials of 150 processor
-seconds at sigma 0.5 on held-out images; --batch 128 certifies it fastest.
+seconds at sigma 0.5 on held-out images.
 
 Measured: 500 test images (every 20th), n samples each, alpha 0.001, on the exported ONNX file by the runtime's own
 procedure. Hardware: any CPU; the JSON names it. Repeats: one training for each seed and sigma; 95 % intervals over test
