@@ -3,9 +3,9 @@
     python benchmarks/cifar10_l2.py --data DIR [--sigmas 0.25] [--n 2000] [--runs DIR] [--quick]
 
 Claim checked: the paper's "certified accuracy at or above one network, at a lower training cost", as far as a CPU
-reaches: ResNet-20 at half its width, one-step SmoothAdv, 25,000 training images, few epochs; against one member and one
-wider network of two members' inference cost, at the same training time (600 to 670 processor seconds a row), and
-against one member with plain Gaussian noise. Measured: 200 test images (every 50th), n samples each, alpha 0.001, on the
+reaches: ResNet-20 at half its width, one-step SmoothAdv, 25,000 training images, few epochs; against one member, one
+wider network of two members' inference cost, and one member with plain Gaussian noise, all for the same training time
+(the table has the processor seconds). Measured: 200 test images (every 50th), n samples each, alpha 0.001, on the
 exported file. The figures are those of a short training and say nothing about the data set's state of the art.
 
 The experiment at full size, for a GPU: `robust train paper-cifar10-l2 --data DIR --device cuda`, then

@@ -25,6 +25,7 @@ SPEED = (
     "import_time",
     "export_speed",
     "training_step",
+    "training_memory",
     "serving_load",
 )
 _INTRODUCTION = """# Results

@@ -43,9 +43,9 @@ def main() -> int:
     """Measure, print, record; the exit code says whether the claim holds."""
     options = _options()
     torch.set_num_threads(options.threads)
-    data = _images(4 * options.batch)
+    data = random_images(4 * options.batch)
     with TemporaryDirectory() as folder:
-        steps = {mode: _step(_recipe(options, mode), options.frozen, data, Path(folder)) for mode in MODES}
+        steps = {mode: stage_step(_recipe(options, mode), options.frozen, data, Path(folder)) for mode in MODES}
         timings = interleaved({**steps, **_bare(options, data)}, repeats=options.repeats)
     clock = "cpu" if options.threads == 1 else "wall"
     passes = {name: median(timings[name][clock]) for name in ("forward", "input gradient", "weight gradient")}
@@ -95,7 +95,7 @@ def _recipe(options: argparse.Namespace, mode: str) -> Recipe:
     )
 
 
-def _images(count: int) -> ImageData:
+def random_images(count: int) -> ImageData:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (count, *SPEC.shape), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (count,), generator=generator)
@@ -107,7 +107,7 @@ def _member(recipe: Recipe, seed: int) -> Member:
     return build_member(recipe.architecture, input=SPEC, classes=10, mean=mean, std=std, width=recipe.width, seed=seed)
 
 
-def _step(recipe: Recipe, frozen: int, data: ImageData, folder: Path) -> Callable[[], Tensor]:
+def stage_step(recipe: Recipe, frozen: int, data: ImageData, folder: Path) -> Callable[[], Tensor]:
     """A step of the stage after `frozen` stages, exactly as a training does it."""
     past = Ensemble([_member(recipe, seed) for seed in range(1, frozen + 1)], [1.0] * frozen).freeze()
     model = StageModel(_member(recipe, 0), beta=1.0, previous=past.betas, corrective=True, learn_beta=True)

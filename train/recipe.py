@@ -87,10 +87,10 @@ class Recipe:
     drop_below: float = number(0.0, "drop members whose share of the scores falls below this", high=0.5)
 
     # The optimiser
-    optimizer: str = choice("sgd", ("sgd", "adam", "adamw"), "the optimiser of a stage")
+    optimizer: str = choice("sgd", ("sgd", "adam", "adamw", "muon"), "the optimiser of a stage")
     learning_rate: float = number(0.01, "learning rate a stage starts from, the eta_max of the paper", above=True)
     beta_learning_rate: float = number(1.0, "factor on the learning rate for the weights beta", high=1000)
-    momentum: float = number(0.9, "momentum of sgd", high=0.9999)
+    momentum: float = number(0.9, "momentum of sgd and muon", high=0.9999)
     weight_decay: float = number(0.0, "weight decay of the members; the weights beta have none", high=1)
     label_smoothing: float = number(0.0, "label smoothing of the training loss", high=0.9)
     clip: float = number(0.0, "largest norm of a gradient; 0 does not clip")

@@ -16,6 +16,7 @@ from .curves import draw_curves
 from .data import ImageData, load_data
 from .journal import Journal, Watcher
 from .layout import check_layout
+from .memory import keep_freed_memory
 from .processes import Processes, join_processes
 from .provenance import collect_provenance
 from .recipe import Recipe
@@ -42,8 +43,10 @@ def train(
 
     `booster` makes what trains the stages; by default what the recipe names.
     Under torchrun every process calls this; the first one writes.
+    On a CPU under Linux the process keeps the memory it frees from now on, which makes steps faster.
     """
     with join_processes(device) as processes, torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        keep_freed_memory(processes.device)
         whole = load_data(recipe.data, root=root, size=recipe.size, download=download)
         data, held_out = _prepare(recipe, whole, processes)
         run = _open(recipe, Path(out), data, processes, resume=resume)

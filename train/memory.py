@@ -1,0 +1,28 @@
+"""Memory between training steps: what a step frees is kept for the next one, instead of going back to the system."""
+
+import ctypes
+import sys
+
+import torch
+
+__all__ = ["keep_freed_memory"]
+
+# Parameters of mallopt(3), from malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_NEVER = 2**31 - 1  # bytes; the largest value of a C int
+
+
+def keep_freed_memory(device: torch.device) -> bool:
+    """Tell glibc to keep freed memory in this process; whether it was told.
+
+    A training step on a CPU allocates and frees the same large arrays again and again. glibc takes large ones from the
+    system each time, which hands out empty pages one page fault after the other: a quarter to a third of the time of a
+    step of a small network (benchmarks/training_memory.py). Weights and losses do not depend on it. On other systems,
+    C libraries and devices nothing is changed.
+    """
+    if device.type != "cpu" or not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):  # musl has the name mallopt in no version, others another meaning
+        return False
+    return bool(library.mallopt(_M_MMAP_MAX, 0) and library.mallopt(_M_TRIM_THRESHOLD, _NEVER))
