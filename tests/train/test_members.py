@@ -7,7 +7,7 @@ from torch import nn
 
 from robustinfer import InputSpec
 
-SHAPES = {"lenet": (1, 28, 28), "cnn": (1, 28, 28), "cnn7": (1, 28, 28)}
+SHAPES = {"lenet": (1, 28, 28), "cnn": (1, 28, 28), "cnn7": (1, 28, 28), "cnn7-norm": (1, 28, 28)}
 
 
 def build(name: str, *, width: float = 0.25, seed: int = 0, shape: tuple[int, int, int] | None = None) -> Member:
@@ -34,6 +34,16 @@ def test_cnn7_is_cnn_but_for_its_first_kernel() -> None:
     )
     assert shapes == others
     assert build("cnn7").network.get_parameter("features.0.weight").shape[2:] == (7, 7)
+
+
+def test_cnn7_norm_is_cnn7_with_batch_normalisation_behind_each_layer_but_the_last() -> None:
+    plain, normalised = build("cnn7").network, build("cnn7-norm").network
+    layers = [module for module in normalised.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    norms = [module for module in normalised.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+    assert [norm.num_features for norm in norms] == [len(layer.weight) for layer in layers[:-1]]
+    assert [layer.bias is None for layer in layers] == [True, True, True, False]
+    shapes = [layer.weight.shape for layer in plain.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    assert [layer.weight.shape for layer in layers] == shapes
 
 
 @pytest.mark.parametrize("depth", [12, 18, 20, 32, 110])

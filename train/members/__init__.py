@@ -52,6 +52,7 @@ def _imagenet(depth: int) -> _Factory:
 _ARCHITECTURES: dict[str, _Factory] = {
     "cnn": lambda spec, classes, width: SmallCNN(spec, classes=classes, width=width),
     "cnn7": lambda spec, classes, width: SmallCNN(spec, classes=classes, width=width, kernel=7),
+    "cnn7-norm": lambda spec, classes, width: SmallCNN(spec, classes=classes, width=width, kernel=7, norm=True),
     "lenet": lambda spec, classes, width: LeNet(spec, classes=classes, width=width),
     **{f"resnet{depth}": _cifar(depth) for depth in (12, 18, 20, 32, 110)},
     **{f"imagenet-resnet{depth}": _imagenet(depth) for depth in (18, 20, 32, 50)},

@@ -8,24 +8,30 @@ __all__ = ["LeNet", "SmallCNN"]
 
 
 class SmallCNN(nn.Module):
-    """Two convolutions and two linear layers, without batch normalisation.
+    """Two convolutions and two linear layers.
 
     Images of 16 pixels and more are halved twice, smaller ones once, so that both end near 4x4 to 8x8. `kernel` is the
-    side of the first convolution: a large one averages Gaussian noise out before the first non-linearity.
+    side of the first convolution: a large one averages Gaussian noise out before the first non-linearity. `norm` puts
+    batch normalisation behind each layer but the last; a model file has it folded into the layers.
     """
 
-    def __init__(self, input: InputSpec, *, classes: int, width: float = 1.0, kernel: int = 3) -> None:
+    def __init__(
+        self, input: InputSpec, *, classes: int, width: float = 1.0, kernel: int = 3, norm: bool = False
+    ) -> None:
         super().__init__()
         first, second, hidden = (max(1, round(size * width)) for size in (32, 64, 128))
         stride = 2 if min(input.height, input.width) >= 16 else 1
         height, breadth = (_halved(side if stride == 1 else _halved(side)) for side in (input.height, input.width))
         self.features = nn.Sequential(
-            nn.Conv2d(input.channels, first, kernel, stride=stride, padding=kernel // 2),
+            nn.Conv2d(input.channels, first, kernel, stride=stride, padding=kernel // 2, bias=not norm),
+            *([nn.BatchNorm2d(first)] if norm else []),
             nn.ReLU(),
-            nn.Conv2d(first, second, 3, stride=2, padding=1),
+            nn.Conv2d(first, second, 3, stride=2, padding=1, bias=not norm),
+            *([nn.BatchNorm2d(second)] if norm else []),
             nn.ReLU(),
             nn.Flatten(),
-            nn.Linear(second * height * breadth, hidden),
+            nn.Linear(second * height * breadth, hidden, bias=not norm),
+            *([nn.BatchNorm1d(hidden)] if norm else []),
             nn.ReLU(),
         )
         self.head = nn.Linear(hidden, classes)
