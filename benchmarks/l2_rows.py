@@ -46,6 +46,8 @@ ADVERSARIAL: dict[str, Any] = {"smoothing": "softmax"}
 SMOOTHADV: dict[str, Any] = {**ADVERSARIAL, "noise_samples": 2, "steps": 4, "step_scale": 1.0, "ramp": 1.0}
 CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
 LARGE_KERNEL: dict[str, Any] = {**CONSISTENT, "stages": 1, "epochs": 6, "architecture": "cnn7"}
+MUON: dict[str, Any] = {"optimizer": "muon", "learning_rate": 0.02, "momentum": 0.95}
+NORMALISED: dict[str, Any] = {**LARGE_KERNEL, **MUON, "architecture": "cnn7-norm"}
 ROWS = (
     Row("single", "one member, 12 epochs", {"stages": 1, "epochs": 12}),
     Row("single-17", "one member, 17 epochs (the cost of three stages)", {"stages": 1, "epochs": 17}),
@@ -86,6 +88,31 @@ ROWS = (
         "consistent-cnn7",
         "one member with a first kernel of 7x7, consistency, 6 epochs",
         LARGE_KERNEL,
+    ),
+    Row(
+        "consistent-cnn7-muon",
+        "one member with a first kernel of 7x7, consistency, 6 epochs, Muon",
+        LARGE_KERNEL | MUON,
+    ),
+    Row(
+        "consistent-cnn7-norm",
+        "one member with a first kernel of 7x7 and batch normalisation, consistency, 6 epochs",
+        {**LARGE_KERNEL, "architecture": "cnn7-norm"},
+    ),
+    Row(
+        "consistent-cnn7-norm-muon",
+        "one member with a first kernel of 7x7 and batch normalisation, consistency, 6 epochs, Muon",
+        NORMALISED,
+    ),
+    Row(
+        "consistent-cnn7-norm-muon-boosted",
+        "boosted 4+1, first kernel of 7x7 and batch normalisation, consistency, half own loss, Muon",
+        {**NORMALISED, "stages": 2, "epochs": 4, "growth": 0.35, "own_loss": 0.5},
+    ),
+    Row(
+        "consistent-cnn7-norm-muon-independent",
+        "2 independent with a first kernel of 7x7 and batch normalisation, consistency, 3 epochs each, Muon",
+        {**NORMALISED, **APART, "stages": 2, "epochs": 3},
     ),
     Row(
         "consistent-cnn7-best",
