@@ -90,7 +90,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     """The matrix with its singular values brought near 1 (0.7 to 1.2), by a polynomial iteration (Newton-Schulz)."""
     a, b, c = _NEWTON_SCHULZ
     wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-    x = wide / (wide.norm() + 1e-7)
+    x: Tensor = wide / (wide.norm() + 1e-7)
     for _ in range(_ROUNDS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x

@@ -14,6 +14,7 @@ from robustinfer.errors import RecipeError
 from .data import ImageData, load_data
 from .ensemble import Ensemble
 from .journal import Journal
+from .memory import keep_freed_memory
 from .objective import StageModel
 from .processes import Processes, choose_device
 from .recipe import Recipe
@@ -81,6 +82,7 @@ def probe_options(
 ) -> ProbeReport:
     """Time a training step of the recipe's second stage with each option."""
     chosen = choose_device(device)
+    keep_freed_memory(chosen)  # as in a training
     data = load_data(recipe.data, root=root, size=recipe.size, download=download)
     probes = []
     for name, options in _VARIANTS.items():
