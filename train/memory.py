@@ -23,6 +23,6 @@ def keep_freed_memory(device: torch.device) -> bool:
     if device.type != "cpu" or not sys.platform.startswith("linux"):
         return False
     library = ctypes.CDLL(None)
-    if not hasattr(library, "gnu_get_libc_version"):  # musl has the name mallopt in no version, others another meaning
+    if not hasattr(library, "gnu_get_libc_version"):  # musl, for one, has another allocator
         return False
     return bool(library.mallopt(_M_MMAP_MAX, 0) and library.mallopt(_M_TRIM_THRESHOLD, _NEVER))

@@ -18,15 +18,14 @@ _ROUNDS = 5
 def make_optimizer(recipe: Recipe, model: StageModel) -> torch.optim.Optimizer:
     """The recipe's optimiser; the weights beta have a learning rate of their own and no weight decay."""
     betas = [beta for beta in (model.beta, model.previous_betas) if beta.requires_grad]
-    weights = list(model.member.parameters())
     if recipe.optimizer == "muon":
+        share = _ADAM_SHARE
         kernels, others = _hidden_kernels(model.member)
-        groups = [_group(kernels, recipe, orthogonal=True), _group(others, recipe, factor=_ADAM_SHARE)]
-        beta_factor = _ADAM_SHARE * recipe.beta_learning_rate
+        groups = [_group(kernels, recipe, orthogonal=True), _group(others, recipe, factor=share)]
     else:
-        groups, beta_factor = [_group(weights, recipe)], recipe.beta_learning_rate
+        share, groups = 1.0, [_group(list(model.member.parameters()), recipe)]
     if betas:
-        groups.append({"params": betas, "factor": beta_factor, "weight_decay": 0.0})
+        groups.append({"params": betas, "factor": share * recipe.beta_learning_rate, "weight_decay": 0.0})
     if recipe.optimizer == "muon":
         return Muon(groups, lr=recipe.learning_rate, momentum=recipe.momentum)
     if recipe.optimizer == "sgd":
