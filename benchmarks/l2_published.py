@@ -12,9 +12,9 @@ All rows have all training images but 2 %, consistency regularisation with the p
 `cnn` for about the same time of training. They cost about as much as 21 epochs of one member: boosting spends them on
 two stages, its rivals on one member, on one network of two members' inference cost, or on two members apart.
 
-Why the ACR is not larger is asked in l2_forms.py on held-out images: the same kind of member gains from more epochs and
-from width, and next to nothing from more images for the same time, a weaker regularisation or the best epoch.
-l2_long.py gives it the epochs, and in one row twice the width.
+Why the ACR is not larger is asked in l2_forms.py on held-out images: the same kind of member gains from more epochs,
+from width, and most of all from batch normalisation and Muon; next to nothing from more images for the same time, a
+weaker regularisation or the best epoch. l2_long.py gives it all of these, in rows of their own.
 
 Measured: 500 test images (every 20th), n samples each, alpha 0.001, on the exported ONNX file by the runtime's own
 procedure. Hardware: any CPU; the JSON names it. Repeats: one training for each seed and sigma; 95 % intervals over test
