@@ -109,8 +109,11 @@ def _member(recipe: Recipe, seed: int) -> Member:
 
 def stage_step(recipe: Recipe, frozen: int, data: ImageData, folder: Path) -> Callable[[], Tensor]:
     """A step of the stage after `frozen` stages, exactly as a training does it."""
-    past = Ensemble([_member(recipe, seed) for seed in range(1, frozen + 1)], [1.0] * frozen).freeze()
-    model = StageModel(_member(recipe, 0), beta=1.0, previous=past.betas, corrective=True, learn_beta=True)
+    past = None
+    if frozen:
+        past = Ensemble([_member(recipe, seed) for seed in range(1, frozen + 1)], [1.0] * frozen).freeze()
+    previous = torch.empty(0) if past is None else past.betas
+    model = StageModel(_member(recipe, 0), beta=1.0, previous=previous, corrective=True, learn_beta=True)
     trainer = StageTrainer(
         recipe,
         frozen + 1,
