@@ -15,10 +15,10 @@ _NEVER = 2**31 - 1  # bytes; the largest value of a C int
 def keep_freed_memory(device: torch.device) -> bool:
     """Tell glibc to keep freed memory in this process; whether it was told.
 
-    A training step on a CPU allocates and frees the same large arrays again and again. glibc takes large ones from the
-    system each time, which hands out empty pages one page fault after the other: a quarter to a third of the time of a
-    step of a small network (benchmarks/training_memory.py). Weights and losses do not depend on it. On other systems,
-    C libraries and devices nothing is changed.
+    A training step on a CPU allocates and frees the same large arrays again and again. glibc gives large ones back and
+    takes them anew from the system, which hands out empty pages one page fault after the other: about a tenth of the
+    time of a step of a small network (benchmarks/training_memory.py). Weights and losses do not depend on it. On other
+    systems, C libraries and devices nothing is changed.
     """
     if device.type != "cpu" or not sys.platform.startswith("linux"):
         return False
