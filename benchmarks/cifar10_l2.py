@@ -4,8 +4,8 @@
 
 Claim checked: the paper's "certified accuracy at or above one network, at a lower training cost", as far as a CPU
 reaches: ResNet-20 at half its width, one-step SmoothAdv, 25,000 training images, few epochs; against one member, one
-wider network of two members' inference cost, and one member with plain Gaussian noise, all for the same training time
-(the table has the processor seconds). Measured: 200 test images (every 50th), n samples each, alpha 0.001, on the
+wider network of two members' inference cost, and one member with plain Gaussian noise, all for about the same training
+time (the table has the processor seconds). Measured: 200 test images (every 50th), n samples each, alpha 0.001, on the
 exported file. The figures are those of a short training and say nothing about the data set's state of the art.
 
 The experiment at full size, for a GPU: `robust train paper-cifar10-l2 --data DIR --device cuda`, then
