@@ -46,7 +46,7 @@ class Batches:
             image = _augment(image, self.draws(epoch, step, purpose=1), flip=self.recipe.augment == "crop-flip")
         labels = self.data.labels[numbers].to(self.processes.device)
         offsets = None if self.offsets is None else self.offsets[:, numbers].to(self.processes.device)
-        return Batch(image, labels, offsets)
+        return Batch(image, labels, offsets, numbers)
 
     def draws(self, epoch: int, step: int, *, purpose: int = 0) -> Draws:
         """The random numbers of one step."""

@@ -8,7 +8,6 @@ the distribution is shifted to where the member failed; and the member gets the 
 The losses of a member are kept in the run folder (`losses-NN.safetensors`): all distributions follow from them.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.nn import functional
 
 from robustinfer.errors import RunError, TrainingError
 
-from .batches import Batches, as_pixels
+from .batches import as_pixels
 from .booster import Booster
 from .diagnostics import warning
 from .ensemble import Ensemble
@@ -61,7 +60,7 @@ class WeightedObjective(Objective):
     weights: Tensor
 
     def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:
-        assert isinstance(batch, NumberedBatch)
+        assert batch.numbers is not None
         noise = self._noise(batch, draws)
         x = self.attack(batch, noise=noise, offsets=None, draws=draws, delta=delta, steps=steps)
         with self.precision():
@@ -75,28 +74,11 @@ class WeightedObjective(Objective):
         return (weights * (pairs + losses[:, None]) / 2).sum(dim=1).mean()
 
 
-@dataclass(frozen=True)
-class NumberedBatch(Batch):
-    """A batch that knows which examples it holds."""
-
-    numbers: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-
-
-class NumberedBatches(Batches):
-    """Batches whose examples can be looked up in the booster's distribution."""
-
-    def batch(self, epoch: int, step: int) -> Batch:
-        found = super().batch(epoch, step)
-        numbers = self._epoch_order(epoch)[step * self.recipe.batch : (step + 1) * self.recipe.batch][self.rows]
-        return NumberedBatch(found.image, found.labels, numbers=numbers)
-
-
 class MinimaxTrainer(StageTrainer):
     """Trains one member on the booster's distribution."""
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.batches = NumberedBatches(self.recipe, self.number, self.data, self.processes)
         self.objective = WeightedObjective(self.recipe, self.model, None, precision=self.objective.precision)
         self.found: dict[str, Any] = {}
 

@@ -94,11 +94,17 @@ class StageModel(nn.Module):
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch on its device: pixels in [0,1], labels, and f_s(x) of each frozen member s if they are at hand."""
+    """One batch on its device: pixels in [0,1], labels, and f_s(x) of each frozen member s if they are at hand.
+
+    `numbers` says which images of the data set it holds. `kept` are the perturbed images, where perturbations are kept
+    from epoch to epoch: a leaf that gathers the gradient of the loss, by which they move on.
+    """
 
     image: Tensor
     labels: Tensor
     offsets: Tensor | None = None
+    numbers: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class Objective:
@@ -133,7 +139,8 @@ class Objective:
         with self.precision():
             previous = self._repeat(offsets)
             if self.past is not None and self.recipe.previous != "clean":
-                with torch.no_grad():
+                # The attack is over, unless this pass gives the step of a kept perturbation as well.
+                with torch.set_grad_enabled(points.requires_grad and self.recipe.previous == "exact"):
                     previous = self._previous(points)
             combined, own = (model or self.model)(points, previous)
         loss = self._regularised_loss(combined, batch.labels)
@@ -156,6 +163,8 @@ class Objective:
         recipe = self.recipe
         if not recipe.attacked or delta == 0:
             return batch.image
+        if batch.kept is not None:
+            return batch.kept
         constant = self._repeat(offsets)
 
         def robust_loss(x: Tensor) -> Tensor:

@@ -58,7 +58,11 @@ class Recipe:
     )
 
     # The inner maximisation
-    attack: str = choice("pgd", ("pgd", "n-fgsm", "none"), "how the perturbation is found while training")
+    attack: str = choice(
+        "pgd",
+        ("pgd", "n-fgsm", "kept", "none"),
+        "how the perturbation is found while training; kept: one step an epoch, from where the last one ended",
+    )
     steps: int = number(7, "gradient steps of the attack", low=1, high=1000)
     step_scale: float = number(1.3, "length of a step, in units of delta/steps", above=True, high=100)
     start: str = choice("random", ("random", "input"), "where the attack starts")
@@ -124,6 +128,11 @@ class Recipe:
     def attacked(self) -> bool:
         """Whether training looks for perturbations at all."""
         return self.attack != "none" and self.smoothing != "gaussian" and self.delta > 0
+
+    @property
+    def keeps_perturbations(self) -> bool:
+        """Whether each image keeps its perturbation from epoch to epoch."""
+        return self.attacked and self.attack == "kept"
 
     @property
     def threat(self) -> Threat:
@@ -220,6 +229,11 @@ def _check_threat(recipe: Recipe) -> None:
         )
     if recipe.attack == "n-fgsm" and (recipe.norm != "linf" or recipe.smoothed):
         raise RecipeError('N-FGSM is an linf attack: for l2 use attack = "pgd" with steps = 1.')
+    if recipe.attack == "kept" and recipe.augment != "none":
+        raise RecipeError(
+            'The setting attack = "kept" goes on from the perturbation an image had an epoch before, which does not '
+            f'fit the image that augment = {recipe.augment!r} makes of it now: set augment = "none", or attack = "pgd".'
+        )
 
 
 def _unknown(key: str) -> str:

@@ -23,6 +23,7 @@ from .measure import Accuracy, PgdAttack, measure
 from .members import Member
 from .objective import Objective, StageModel
 from .optimizer import make_optimizer
+from .perturbations import Perturbations
 from .processes import Processes
 from .randomness import Draws
 from .recipe import Recipe
@@ -88,6 +89,7 @@ class StageTrainer:
         self.objective = Objective(recipe, self.model, self.past, precision=arithmetic(recipe, self.processes.device))
         self.optimizer = make_optimizer(recipe, self.model)
         self.wrapped = self.processes.wrap(self.model)
+        self.perturbations = Perturbations(recipe, self.data, self.processes) if recipe.keeps_perturbations else None
 
     @property
     def member(self) -> Member:
@@ -130,12 +132,16 @@ class StageTrainer:
         delta = ramped_delta(recipe, fraction, fresh=self.fresh)
         batch = self.batches.batch(self.epoch, self.step)
         draws = self.batches.draws(self.epoch, self.step)
+        if self.perturbations is not None:
+            batch = self.perturbations.start(batch, delta)
         loss = self.objective.loss(batch, draws=draws, delta=delta, steps=self.attack_steps, model=self.wrapped)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if recipe.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()
+        if self.perturbations is not None:
+            self.perturbations.move(batch, delta)
         return loss.detach()
 
     def _end_epoch(self) -> None:
@@ -174,7 +180,7 @@ class StageTrainer:
         It shows on the training set: the accuracy under a real attack falls while that under one step stays (Wong et
         al. 2020 watch one batch in the same way, and stop).
         """
-        if self.attack_steps > 1 or not self.recipe.guard or not self.recipe.attacked:
+        if self.attack_steps > 1 or not self.recipe.guard or not self.recipe.attacked or self.perturbations is not None:
             return
         accuracy = self.accuracy(self.data.head(_GUARD_IMAGES), PgdAttack.of(self.recipe), purpose=2).robust_accuracy
         if accuracy < self.good.accuracy - self.recipe.guard:
@@ -262,6 +268,8 @@ class StageTrainer:
             **prefixed("good", self.good.tensors),
             **prefixed("best", self.best.tensors),
         }
+        if self.perturbations is not None:
+            tensors["perturbations.kept"] = self.perturbations.kept
         Checkpoint(self.number, self.epoch, self.step, state, tensors).save(self.folder)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -275,6 +283,8 @@ class StageTrainer:
         self.losses = list(torch.tensor(state["losses"], device=self.processes.device))
         self.good = _Snapshot(state["good"], checkpoint.part("good"))
         self.best = _Snapshot(state["best"], checkpoint.part("best"))
+        if self.perturbations is not None:
+            self.perturbations.kept = checkpoint.part("perturbations")["kept"]
 
 
 def _clone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

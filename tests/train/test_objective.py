@@ -87,6 +87,19 @@ def test_the_gradient_is_that_of_the_loss_at_the_found_point(previous: str) -> N
     assert all(parameter.grad is None for parameter in found.past.parameters())
 
 
+def test_a_kept_perturbation_meets_the_whole_ensemble_in_exact_boosting_alone() -> None:
+    """Row 1 has label 1. beta f_w = (0, -2.5x) alone makes its loss rise with x; with f^(t-1) = (0, 6x) it falls."""
+    signs = {}
+    for previous in ("clean", "adversarial", "exact"):
+        x = BATCH.image[:1].clone().requires_grad_()
+        batch = Batch(BATCH.image[:1], BATCH.labels[:1], kept=x)
+        loss = objective(recipe(previous, attack="kept")).loss(batch, draws=Draws(0), delta=0.2, steps=1)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None
+        signs[previous] = float(x.grad.sign())
+    assert signs == {"clean": 1.0, "adversarial": 1.0, "exact": -1.0}
+
+
 def test_cached_offsets_and_computed_ones_give_the_same_loss() -> None:
     found = objective(recipe("clean"))
     assert found.past is not None

@@ -29,6 +29,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
         ({"sigma": 0.25}, "Smoothing needs both"),
         ({"smoothing": "scores", "sigma": 0.25, "norm": "linf"}, "certifies l2 balls"),
         ({"attack": "n-fgsm", "norm": "l2"}, "N-FGSM is an linf attack"),
+        ({"attack": "kept", "augment": "crop"}, "which does not fit the image that augment = 'crop' makes"),
         ({"learning_rate": 0}, "`learning_rate` is a number above 0"),
         ({"warm_start": "yes"}, "`warm_start` is true or false"),
     ],

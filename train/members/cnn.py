@@ -4,6 +4,8 @@ from torch import Tensor, nn
 
 from robustinfer.card import InputSpec
 
+from .strided import StridedConvolution
+
 __all__ = ["LeNet", "SmallCNN"]
 
 
@@ -23,7 +25,7 @@ class SmallCNN(nn.Module):
         stride = 2 if min(input.height, input.width) >= 16 else 1
         height, breadth = (_halved(side if stride == 1 else _halved(side)) for side in (input.height, input.width))
         self.features = nn.Sequential(
-            nn.Conv2d(input.channels, first, kernel, stride=stride, padding=kernel // 2, bias=not norm),
+            _first_convolution(input.channels, first, kernel, stride=stride, bias=not norm),
             *([nn.BatchNorm2d(first)] if norm else []),
             nn.ReLU(),
             nn.Conv2d(first, second, 3, stride=2, padding=1, bias=not norm),
@@ -39,6 +41,12 @@ class SmallCNN(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         scores: Tensor = self.head(self.features(image))
         return scores
+
+
+def _first_convolution(before: int, after: int, kernel: int, *, stride: int, bias: bool) -> nn.Conv2d:
+    if stride == 2:
+        return StridedConvolution(before, after, kernel, bias=bias)
+    return nn.Conv2d(before, after, kernel, padding=kernel // 2, bias=bias)
 
 
 def _halved(side: int) -> int:

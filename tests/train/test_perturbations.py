@@ -1,0 +1,115 @@
+"""Perturbations kept from epoch to epoch: they climb, stay in their ball, and survive a kill."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from robust.train import Recipe, train
+from robust.train.data import load_data
+from robust.train.objective import Batch
+from robust.train.perturbations import Perturbations
+from robust.train.processes import Processes
+from robust.train.stage import StageTrainer
+
+from robustinfer.errors import RecipeError
+
+DATA = load_data("digits", root="data")
+ONE = Processes(torch.device("cpu"))
+
+
+@pytest.fixture
+def kept(tiny: Recipe) -> Recipe:
+    return tiny.replace(
+        attack="kept", norm="l2", delta=0.5, sigma=0.25, smoothing="softmax", steps=1, step_scale=0.5, select="last"
+    )
+
+
+def one_step(perturbations: Perturbations, batch: Batch, slope: torch.Tensor, delta: float) -> Batch:
+    """A step on the loss sum(slope * x), whose supremum over the ball is known."""
+    started = perturbations.start(batch, delta)
+    assert started.kept is not None
+    (slope * started.kept).sum().backward()  # type: ignore[no-untyped-call]
+    perturbations.move(started, delta)
+    return started
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_they_reach_the_worst_point_of_a_linear_loss_step_by_step(norm: str) -> None:
+    recipe = Recipe(attack="kept", norm=norm, delta=0.2, steps=1, step_scale=0.5)
+    perturbations = Perturbations(recipe, DATA, ONE)
+    numbers = torch.tensor([7, 3])
+    batch = Batch(torch.full((2, 1, 8, 8), 0.5), torch.zeros(2, dtype=torch.int64), numbers=numbers)
+    slope = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    lengths = []
+    for _ in range(4):
+        one_step(perturbations, batch, slope, 0.2)
+        z = perturbations.kept[numbers].float()
+        lengths.append(float(z[0].norm() if norm == "l2" else z[0].abs().max()))
+    assert lengths == pytest.approx([0.1, 0.2, 0.2, 0.2], rel=1e-2)  # half precision
+    direction = slope / slope.flatten(1).norm(dim=1).view(2, 1, 1, 1) if norm == "l2" else slope.sign()
+    torch.testing.assert_close(z, 0.2 * direction, rtol=0, atol=1e-3)
+    assert perturbations.kept.abs().sum(dim=(1, 2, 3)).count_nonzero() == 2  # of no other image
+
+
+def test_a_smaller_radius_draws_them_in_and_none_at_all_leaves_the_image(kept: Recipe) -> None:
+    perturbations = Perturbations(kept, DATA, ONE)
+    batch = Batch(torch.full((1, 1, 8, 8), 0.5), torch.zeros(1, dtype=torch.int64), numbers=torch.tensor([0]))
+    slope = torch.ones(1, 1, 8, 8)
+    for _ in range(3):
+        one_step(perturbations, batch, slope, 0.5)
+    started = perturbations.start(batch, 0.1)
+    assert started.kept is not None
+    assert float((started.kept - batch.image).detach().norm()) == pytest.approx(0.1, rel=1e-3)
+    assert perturbations.start(batch, 0.0).kept is None
+
+
+def test_training_moves_every_image_it_sees_and_stays_in_the_ball(
+    kept: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers: list[StageTrainer] = []
+    monkeypatch.setattr(StageTrainer, "facts", lambda self: trainers.append(self) or {})
+    train(kept, tmp_path / "run", device="cpu")
+    assert [trainer.number for trainer in trainers] == [1, 2]
+    for trainer in trainers:
+        assert trainer.perturbations is not None
+        lengths = trainer.perturbations.kept.float().flatten(1).norm(dim=1)
+        seen = trainer.batches.steps * kept.batch
+        assert int((lengths > 0).sum()) == seen  # one epoch of whole batches
+        assert float(lengths.max()) <= kept.delta * 1.001
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_resumed_training_is_the_uninterrupted_one(
+    kept: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    recipe = kept.replace(epochs=2, stages=1, checkpoint_seconds=0.0)
+    whole = train(recipe, tmp_path / "whole", device="cpu")
+    update, calls = StageTrainer.update, []
+
+    def killed(self: StageTrainer) -> torch.Tensor:
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        calls.append(None)
+        return update(self)
+
+    monkeypatch.setattr(StageTrainer, "update", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "resumed", device="cpu")
+    monkeypatch.setattr(StageTrainer, "update", update)
+    resumed = train(recipe, tmp_path / "resumed", device="cpu", resume=True)
+    assert resumed.stages[0].digest == whole.stages[0].digest
+
+
+def test_several_processes_and_too_many_images_are_refused(kept: Recipe) -> None:
+    with pytest.raises(RecipeError, match="in one process"):
+        Perturbations(kept, DATA, dataclasses.replace(ONE, world=2))
+
+    class Huge:
+        input = DATA.input
+
+        def __len__(self) -> int:
+            return 10**9
+
+    with pytest.raises(RecipeError, match="119 GiB of memory"):
+        Perturbations(kept, Huge(), ONE)  # type: ignore[arg-type]
