@@ -13,11 +13,12 @@ from typing import Any
 from claims import claims_section
 from figures import plot_certified, plot_cost, plot_progress, plot_steps
 from tables import budget_table, digits_table, forms_table, l2_table, linf_table, time_table
-from verdicts import l2_verdicts, linf_verdicts, paper_claims, published_verdicts
+from verdicts import l2_verdicts, linf_verdicts, paper_claims, published_verdicts, same_images_verdicts
 
 from robustinfer.files import write_text
 
 HERE = Path(__file__).parent
+PUBLISHED_RADII = json.loads((HERE / "published_radii.json").read_text(encoding="utf-8"))
 SPEED = (
     "certify_speed",
     "sample_economy",
@@ -96,7 +97,10 @@ def l2(document: Document, plots: Path) -> str:
             images = next(iter(certified.values()))[n]["images"]
             parts += [f"### Sigma {sigma:g}, {n}, {images} test images; accuracy in % at each radius\n"]
             sentences = l2_verdicts(certified, n)
-            sentences += published_verdicts(certified, n, document.get("published", {}).get(f"{sigma:g}", {}))
+            if f"{sigma:g}" in document.get("published", {}):
+                sentences += published_verdicts(certified, n, document["published"][f"{sigma:g}"])
+                if document["every"] == PUBLISHED_RADII["every"]:
+                    sentences += same_images_verdicts(certified, n, PUBLISHED_RADII["networks"][f"{sigma:g}"])
             parts += [l2_table(certified, n), "".join(f"- {sentence}\n" for sentence in sentences)]
             parts.append(f"![Certified accuracy at sigma {sigma:g}](plots/{name})\n")
     return "\n".join(parts)
