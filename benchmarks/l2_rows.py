@@ -48,6 +48,15 @@ CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
 LARGE_KERNEL: dict[str, Any] = {**CONSISTENT, "stages": 1, "epochs": 6, "architecture": "cnn7"}
 MUON: dict[str, Any] = {"optimizer": "muon", "learning_rate": 0.02, "momentum": 0.95}
 NORMALISED: dict[str, Any] = {**LARGE_KERNEL, **MUON, "architecture": "cnn7-norm"}
+KEPT: dict[str, Any] = {
+    **NORMALISED,
+    **ADVERSARIAL,
+    "attack": "kept",
+    "step_scale": 0.3,
+    "ramp": 1.0,
+    "consistency": 5.0,
+    "epochs": 5,
+}
 ROWS = (
     Row("single", "one member, 12 epochs", {"stages": 1, "epochs": 12}),
     Row("single-17", "one member, 17 epochs (the cost of three stages)", {"stages": 1, "epochs": 17}),
@@ -103,6 +112,12 @@ ROWS = (
         "consistent-cnn7-norm-muon",
         "one member with a first kernel of 7x7 and batch normalisation, consistency, 6 epochs, Muon",
         NORMALISED,
+    ),
+    Row(
+        "kept-cnn7-norm-muon",
+        "one member with a first kernel of 7x7 and batch normalisation, SmoothAdv with kept perturbations and "
+        "consistency, 5 epochs, Muon",
+        KEPT,
     ),
     Row(
         "consistent-cnn7-norm-muon-boosted",

@@ -27,6 +27,7 @@ SPEED = (
     "export_speed",
     "training_step",
     "training_memory",
+    "input_gradient",
     "serving_load",
 )
 _INTRODUCTION = """# Results
