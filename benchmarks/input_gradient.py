@@ -4,7 +4,7 @@
 
 Claims: the gradient at the image through the first layer (7x7, stride 2, one input channel) takes at most 0.5 of the
 time of torch's own; the pass of an attack through the whole member (forward and backward to the image) at most 0.85;
-the step of a training with kept perturbations, at the price of one pass, at most 1.5 times that of plain training.
+the forward and backward pass of a training with kept perturbations at most 1.5 times that of plain training.
 
 Members of width 0.5 and 1, 512 images of 28x28 (two noisy copies of 256), channels last, one thread, processor seconds.
 The contestants take turns, each runs once before; medians of the ratios, repeat by repeat, count. Weights and gradients

@@ -147,10 +147,17 @@ def _fold_beta(member: nn.Module, beta: float, probe: Tensor) -> tuple[nn.Module
     return member, beta
 
 
+class _LayerTracer(fx.Tracer):
+    """A tracer that stops at every convolution and linear layer, at classes derived from torch's as well."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Conv2d | nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+
+
 def _fold_batch_norm(member: nn.Module) -> nn.Module:
     """Fold each batch normalisation into the layer before it, if that layer's result goes nowhere else."""
     try:
-        traced = fx.symbolic_trace(member)
+        traced = fx.GraphModule(member, _LayerTracer().trace(member))
     except Exception:  # tracing runs the user's code: whatever it cannot follow stays unfolded, and still right
         return member
     modules = dict(traced.named_modules())

@@ -50,6 +50,7 @@ class Booster(ABC):
             trainer = self._trainer(number)
             if checkpoint is not None and checkpoint.stage == number:
                 trainer.restore(checkpoint)
+                checkpoint = None  # it may be large
             self.journal.rewind(number, trainer.epoch, trainer.step)
             trainer.fit()
             trainer.save()

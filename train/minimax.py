@@ -52,7 +52,8 @@ class WeightedObjective(Objective):
     Over examples: E_D of the robust cross-entropy, which bounds err_delta^ova(h, D). Over pairs: l_delta is
     1[some z gives y'] + 1[some z gives another label than y] - 1, and y' wins only where f_y' >= f_y; so, as in the
     lemma, l_delta <= (softplus(f_y' - f_y) + cross-entropy) / ln 2 - 1 with suprema over the ball, and the objective is
-    E_D of half their sum. The attack is that on the cross-entropy, one search an example.
+    E_D of half their sum. The attack is that on the cross-entropy, one search an example
+    (a kept perturbation climbs the objective itself).
 
     `weights` are D times the number of examples, of shape (examples,) or (examples, classes).
     """

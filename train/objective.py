@@ -165,6 +165,7 @@ class Objective:
             return batch.image
         if batch.kept is not None:
             return batch.kept
+        assert not recipe.keeps_perturbations, "the batch lacks the perturbations of its images"
         constant = self._repeat(offsets)
 
         def robust_loss(x: Tensor) -> Tensor:
@@ -221,7 +222,7 @@ class Objective:
         return example_loss(rows, labels, self.recipe.smoothing, self.recipe.label_smoothing)
 
     def _regularised_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """What training minimises. The attack maximises the loss alone: the regulariser knows no label."""
+        """What training minimises. PGD maximises the loss alone: the regulariser knows no label."""
         loss = self._example_loss(scores, labels)
         if not self.recipe.consistency:
             return loss

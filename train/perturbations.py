@@ -18,30 +18,42 @@ from .processes import Processes
 from .recipe import Recipe
 from .threat import ball
 
-__all__ = ["Perturbations"]
+__all__ = ["Perturbations", "check_perturbations", "perturbation_bytes"]
 
-_BYTES = 2**33  # of memory, at most
+_MOST_BYTES = 2**33
+
+
+def perturbation_bytes(recipe: Recipe, data: ImageData) -> int:
+    """What one copy of the perturbations takes, in memory or in a checkpoint."""
+    return 2 * len(data) * data.input.size if recipe.keeps_perturbations else 0
+
+
+def check_perturbations(recipe: Recipe, data: ImageData, processes: Processes) -> None:
+    """Refuse what cannot be kept."""
+    if recipe.keeps_perturbations and processes.world > 1:
+        raise RecipeError(
+            'The setting attack = "kept" needs all perturbations in one process, and this training has '
+            f'{processes.world}: take attack = "pgd" with few steps.'
+        )
+    needed = perturbation_bytes(recipe, data)
+    if needed > _MOST_BYTES:
+        raise RecipeError(
+            f'The setting attack = "kept" takes {needed / 2**30:.1f} GiB for the perturbations of {len(data)} images, '
+            f'more than the {_MOST_BYTES / 2**30:.0f} GiB allowed: set `limit`, or take attack = "pgd" with few steps.'
+        )
 
 
 class Perturbations:
     """One perturbation for each training image, all zero when a stage begins; in half precision, to take less memory.
 
-    The step is that of the whole objective, regulariser included, with batch normalisation as it is while training:
-    the price for taking it from the pass that trains.
+    A step is as long as one of PGD with the same settings: after `steps` epochs it has gone as far as PGD in one. It
+    climbs the whole objective, regularisers included, with batch normalisation as it is while training: the price for
+    taking it from the pass that trains. The guard against catastrophic overfitting does not watch it, for its remedy,
+    more steps, is not to be had; steps of a fraction of delta are what keeps it away.
     """
 
     def __init__(self, recipe: Recipe, data: ImageData, processes: Processes) -> None:
-        if processes.world > 1:
-            raise RecipeError(
-                'The setting attack = "kept" needs all perturbations in one process, and this training has '
-                f'{processes.world}: take attack = "pgd" with few steps.'
-            )
-        needed = 2 * len(data) * data.input.size
-        if needed > _BYTES:
-            raise RecipeError(
-                f'The setting attack = "kept" takes {needed / 2**30:.0f} GiB of memory for {len(data)} images, and at '
-                f'most {_BYTES / 2**30:.0f} GiB are used: take attack = "pgd" with few steps.'
-            )
+        check_perturbations(recipe, data, processes)
         self.recipe = recipe
         self.kept = torch.zeros(len(data), *data.input.shape, dtype=torch.float16)
 

@@ -234,6 +234,12 @@ def _check_threat(recipe: Recipe) -> None:
             'The setting attack = "kept" goes on from the perturbation an image had an epoch before, which does not '
             f'fit the image that augment = {recipe.augment!r} makes of it now: set augment = "none", or attack = "pgd".'
         )
+    shortest = min(recipe.stage_epochs(1), recipe.stage_epochs(recipe.stages))
+    if recipe.keeps_perturbations and shortest < 2:
+        raise RecipeError(
+            'The setting attack = "kept" moves a perturbation after each epoch, so that a stage of one epoch would '
+            'meet none at all: raise `epochs` or `growth` until every stage has at least two, or set attack = "pgd".'
+        )
 
 
 def _unknown(key: str) -> str:

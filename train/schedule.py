@@ -24,6 +24,7 @@ def ramped_delta(recipe: Recipe, epoch: float, *, fresh: bool) -> float:
 def stage_cost(recipe: Recipe, stage: int) -> float:
     """The time of a stage in units of one epoch of the first, as far as counting passes can tell."""
     past = 0 if recipe.booster == "independent" else stage - 1
-    attack = recipe.steps * 2 if recipe.attacked else 0
-    frozen = {"clean": 0.0, "adversarial": 1.0, "exact": attack + 1.0}[recipe.previous]
+    attack = recipe.steps * 2 if recipe.attacked and not recipe.keeps_perturbations else 0
+    exact = 2.0 if recipe.keeps_perturbations else attack + 1.0  # a kept perturbation needs their backward pass, too
+    frozen = {"clean": 0.0, "adversarial": 1.0, "exact": exact}[recipe.previous]
     return recipe.stage_epochs(stage) * (1 + past * frozen / (attack + 3))

@@ -12,6 +12,7 @@ from torch import Tensor
 from robustinfer.errors import TrainingError
 
 from .arithmetic import arithmetic, check_arithmetic
+from .attack import frozen
 from .batches import Batches, as_pixels
 from .checkpoint import Checkpoint, flatten_optimizer, prefixed, restore_optimizer
 from .data import ImageData
@@ -69,7 +70,7 @@ class StageTrainer:
         self.epochs = recipe.stage_epochs(number)
         self.epoch = self.step = 0
         self.seconds = 0.0
-        self.attack_steps = 1 if recipe.attack == "n-fgsm" else recipe.steps
+        self.attack_steps = 1 if recipe.attack in ("n-fgsm", "kept") else recipe.steps
         self.warnings: list[dict[str, str]] = []
         self.losses: list[Tensor] = []  # of the epoch so far
         self.good, self.best = _Snapshot(), _Snapshot()
@@ -172,7 +173,8 @@ class StageTrainer:
 
         seed = (self.recipe.seed, self.number, self.epoch, _NEVER + purpose)
         classes = len(data.classes)
-        return measure(scores, data, attack, classes=classes, processes=self.processes, seed=seed)
+        with frozen(self.model):  # an attack needs no gradients of the weights
+            return measure(scores, data, attack, classes=classes, processes=self.processes, seed=seed)
 
     def _guard(self) -> None:
         """Catastrophic overfitting of one-step attacks: go back to the last good weights and take two steps from now.

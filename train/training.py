@@ -17,6 +17,7 @@ from .data import ImageData, load_data
 from .journal import Journal, Watcher
 from .layout import check_layout
 from .memory import keep_freed_memory
+from .perturbations import check_perturbations, perturbation_bytes
 from .processes import Processes, join_processes
 from .provenance import collect_provenance
 from .recipe import Recipe
@@ -87,6 +88,7 @@ def _prepare(recipe: Recipe, whole: ImageData, processes: Processes) -> tuple[Im
             "units of [0,1]); lower `delta`."
         )
     Batches(recipe, 1, data, processes)  # refuses a batch that cannot be filled or shared
+    check_perturbations(recipe, data, processes)
     return data, held_out
 
 
@@ -116,7 +118,7 @@ def _create(recipe: Recipe, out: Path, data: ImageData, processes: Processes) ->
     check_arithmetic(recipe, processes.device)
     bytes_a_member = sum(tensor.numel() * tensor.element_size() for tensor in member.state_dict().values())
     # Each stage is kept; a checkpoint holds weights, two moments and up to two snapshots, twice while it is replaced.
-    needed = bytes_a_member * (recipe.stages + 10)
+    needed = bytes_a_member * (recipe.stages + 10) + 2 * perturbation_bytes(recipe, data)
     existing = next(parent for parent in (out.absolute(), *out.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

@@ -1,8 +1,10 @@
 """Perturbations kept from epoch to epoch: they climb, stay in their ball, and survive a kill."""
 
 import dataclasses
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from robust.train import Recipe, train
@@ -12,7 +14,7 @@ from robust.train.perturbations import Perturbations
 from robust.train.processes import Processes
 from robust.train.stage import StageTrainer
 
-from robustinfer.errors import RecipeError
+from robustinfer.errors import RecipeError, TrainingError
 
 DATA = load_data("digits", root="data")
 ONE = Processes(torch.device("cpu"))
@@ -21,7 +23,16 @@ ONE = Processes(torch.device("cpu"))
 @pytest.fixture
 def kept(tiny: Recipe) -> Recipe:
     return tiny.replace(
-        attack="kept", norm="l2", delta=0.5, sigma=0.25, smoothing="softmax", steps=1, step_scale=0.5, select="last"
+        attack="kept",
+        norm="l2",
+        delta=0.5,
+        sigma=0.25,
+        smoothing="softmax",
+        steps=1,
+        step_scale=0.5,
+        select="last",
+        epochs=2,
+        growth=1.0,
     )
 
 
@@ -74,8 +85,7 @@ def test_training_moves_every_image_it_sees_and_stays_in_the_ball(
     for trainer in trainers:
         assert trainer.perturbations is not None
         lengths = trainer.perturbations.kept.float().flatten(1).norm(dim=1)
-        seen = trainer.batches.steps * kept.batch
-        assert int((lengths > 0).sum()) == seen  # one epoch of whole batches
+        assert int((lengths > 0).sum()) >= trainer.batches.steps * kept.batch  # those of one epoch of whole batches
         assert float(lengths.max()) <= kept.delta * 1.001
 
 
@@ -101,6 +111,49 @@ def test_a_resumed_training_is_the_uninterrupted_one(
     assert resumed.stages[0].digest == whole.stages[0].digest
 
 
+def test_the_second_epoch_is_attacked(kept: Recipe, tmp_path: Path) -> None:
+    """On a member with a strided first layer: the weights are not those of a training without an attack."""
+    images = torch.randint(0, 256, (40, 16, 16, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    np.savez(tmp_path / "data.npz", x_train=images.numpy(), y_train=np.arange(40) % 2)
+    recipe = kept.replace(data=f"npz:{tmp_path / 'data.npz'}", architecture="cnn7-norm", batch=16, stages=1, limit=0)
+    recipe = recipe.replace(width=0.125, refit=False, weights="trained")
+    digests = {
+        attack: train(recipe.replace(attack=attack), tmp_path / attack, device="cpu").stages[0].digest
+        for attack in ("kept", "none", "pgd")
+    }
+    assert len(set(digests.values())) == 3
+
+
+@pytest.mark.parametrize("booster", ["minimax", "independent"])
+def test_other_boosters_keep_perturbations_as_well(kept: Recipe, tmp_path: Path, booster: str) -> None:
+    recipe = kept.replace(booster=booster, stages=1, smoothing="none", sigma=0.0, delta=0.05, epochs=6, width=0.5)
+    recipe = recipe.replace(limit=0, refit=False, weights="trained")
+    assert len(train(recipe, tmp_path / "run", device="cpu").stages) == 1
+
+
+def test_a_stage_of_one_epoch_is_refused(kept: Recipe) -> None:
+    with pytest.raises(RecipeError, match="a stage of one epoch would meet none"):
+        kept.replace(growth=0.5)
+
+
+def test_what_cannot_be_kept_leaves_no_folder_behind(
+    kept: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robust.train.perturbations._MOST_BYTES", 1)
+    with pytest.raises(RecipeError, match="GiB allowed"):
+        train(kept, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_disk_must_hold_them(kept: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 10**6
+    monkeypatch.setattr("shutil.disk_usage", lambda _: types.SimpleNamespace(free=free))
+    train(kept.replace(attack="none", stages=1), tmp_path / "small", device="cpu")
+    monkeypatch.setattr("robust.train.training.perturbation_bytes", lambda *_: free)
+    with pytest.raises(TrainingError, match="only 1 MB are free"):
+        train(kept, tmp_path / "large", device="cpu")
+
+
 def test_several_processes_and_too_many_images_are_refused(kept: Recipe) -> None:
     with pytest.raises(RecipeError, match="in one process"):
         Perturbations(kept, DATA, dataclasses.replace(ONE, world=2))
@@ -111,5 +164,5 @@ def test_several_processes_and_too_many_images_are_refused(kept: Recipe) -> None
         def __len__(self) -> int:
             return 10**9
 
-    with pytest.raises(RecipeError, match="119 GiB of memory"):
+    with pytest.raises(RecipeError, match=r"119\.2 GiB for the perturbations of 1000000000 images"):
         Perturbations(kept, Huge(), ONE)  # type: ignore[arg-type]

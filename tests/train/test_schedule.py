@@ -36,3 +36,6 @@ def test_the_estimate_counts_frozen_members_only_where_they_run() -> None:
     assert costs["clean"] == 1
     assert costs["exact"] > 2
     assert stage_cost(Recipe(booster="independent", previous="exact", growth=1, epochs=1), 3) == 1
+    # Of three passes in a step, a kept perturbation adds the two of each frozen member, and none of an attack.
+    kept = Recipe(attack="kept", previous="exact", growth=1, epochs=6)
+    assert [stage_cost(kept, stage) for stage in (1, 2, 3)] == pytest.approx([6, 10, 14])

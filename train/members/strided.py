@@ -1,9 +1,9 @@
 """A convolution of stride 2 whose input gradient is quick on a CPU, for the first layer of a network under attack.
 
-An attack needs the gradient at the image. torch computes that of a strided convolution with one input channel more than
-ten times slower than its forward pass (benchmarks/input_gradient.py). Each pixel of the image takes part in the outputs
-of one of four patterns, by its row and column being even or odd: so the gradient is one ordinary convolution of the
-output's gradient with four small kernels for each input channel, whose results are interleaved.
+An attack needs the gradient at the image, for which torch's own strided convolution with one input channel takes far
+longer than for anything else (benchmarks/input_gradient.py has by how much). Each pixel of the image takes part in the
+outputs by one of four patterns, by its row and column being even or odd: so the gradient is one ordinary convolution of
+the output's gradient with four small kernels for each input channel, whose results are interleaved.
 """
 
 from typing import Any
