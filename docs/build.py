@@ -20,7 +20,8 @@ from robustinfer.cli.main import app
 from robustinfer.files import replacing, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+BENCHMARKS = ROOT / "benchmarks"
+RESULTS = BENCHMARKS / "results"
 
 
 def option_tables() -> str:
@@ -128,10 +129,19 @@ def _l2_rows() -> Iterator[str]:
                 chosen = {row["label"]: row[n] for row in certified if row["sigma"] == sigma}
                 forms = _best_first(certified, sigma, "sigma", lambda row, n=n: row[n]["acr"])  # type: ignore[misc]
                 shown = "; ".join(f"{label}: {_down(chosen[label]['acr'])}" for label in forms)
+                if (script, n) == ("l2_long", "n=100000"):
+                    shown += _published(f"{sigma:g}")
                 yield (
                     f"| {data}, l_2, sigma {sigma:g}, n = {int(n[2:]):,}, average certified radius | {shown} | "
                     f"`python benchmarks/{script}.py --data DIR` |"
                 )
+
+
+def _published(sigma: str) -> str:
+    """What a published network has on the same images with the same n."""
+    found = json.loads((BENCHMARKS / "published_radii.json").read_text(encoding="utf-8"))["networks"][sigma]
+    mean = sum(found["radii"]) / len(found["radii"])
+    return f"; {found['name']} as published, the same images: {mean:.3f}"
 
 
 def _rows(script: str) -> list[dict[str, Any]]:
