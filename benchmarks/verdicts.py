@@ -57,9 +57,9 @@ def l2_verdicts(rows: Rows, n: str) -> list[str]:
     for row in rows.values():
         if row["seed"] == best["seed"] and row["name"] not in {other["name"] for other in boosted.values()}:
             mean, error = _paired(best[n]["radii"], row[n]["radii"])
-            word = "no clear difference" if abs(mean) < 1.96 * error else "better" if mean > 0 else "worse"
             sentences.append(
-                f"Against {row['label']}: {word}, {mean:+.3f} in ACR over the same images (standard error {error:.3f})"
+                f"Against {row['label']}: {_word(mean, error)}, {mean:+.3f} in ACR over the same images "
+                f"(standard error {error:.3f})"
                 f", {_relative_cost(best, row)}."
             )
     return sentences
@@ -69,6 +69,11 @@ def _paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, floa
     """The mean difference over the same images, and its standard error."""
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
     return fmean(differences), stdev(differences) / len(differences) ** 0.5
+
+
+def _word(mean: float, error: float) -> str:
+    """What a mean difference with this standard error says."""
+    return "no clear difference" if abs(mean) < 1.96 * error else "better" if mean > 0 else "worse"
 
 
 def _relative_cost(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -114,13 +119,12 @@ def same_images_verdicts(rows: Rows, n: str, network: Mapping[str, Any]) -> list
     sentences = [f"The published log of one {name} network has ACR {figure:.3f} on these very images."]
     best = max(boosted, key=lambda row: row["acr"])
     mean, error = _paired(best["radii"], published)
-    word = "at or above" if mean >= 0 else "below"
     sentences.append(
-        f"Boosted, two-class bound, the same images: {word} {name}, {mean:+.3f} (standard error {error:.3f})."
+        f"Boosted, two-class bound, against {name} over the same images: {_word(mean, error)}, {mean:+.4f} (standard "
+        f"error {error:.4f})."
     )
     top = max(row["acr_top_class"] for row in boosted)
-    word = "at or above" if top >= figure else "below"
-    sentences.append(f"Boosted, top-class bound, the same images: {word} {name}, {top - figure:+.3f}.")
+    sentences.append(f"Boosted, top-class bound, against {name} over the same images: {top - figure:+.4f}.")
     return sentences
 
 

@@ -141,8 +141,8 @@ def test_radii_published_image_by_image_are_compared_over_the_same_images(render
     document = {"benchmark": "l2_published", "published": {"0.5": {}}, "every": 20, "rows": rows}
     page = rendered(l2_published=document)
     assert "The published log of one SmoothAdv network has ACR 1.667 on these very images." in page
-    assert "two-class bound, the same images: at or above SmoothAdv, +0.010 (standard error 0.000)." in page
-    assert "top-class bound, the same images: below SmoothAdv, -0.067." in page
+    assert "two-class bound, against SmoothAdv over the same images: better, +0.0100 (standard error 0.0004)." in page
+    assert "top-class bound, against SmoothAdv over the same images: -0.0669." in page
     assert "these very images" not in rendered(l2_published=document | {"every": 10})
 
 
