@@ -17,7 +17,7 @@ farthest, its members are half as wide again.
 
 `boosted-kept` is SmoothAdv with consistency, as the best published LeNet has it, at a price a CPU can pay: each image
 keeps its perturbation from epoch to epoch (`attack = "kept"`). Members have full width. Trials at sigma 0.5 on held-out
-images: at half width as good as plain consistency after two thirds of its time, and better the wider the members.
+images: at half width as good as plain consistency after two thirds of its time.
 
 `boosted-wide` asks whether width is what is missing: members of full width with four noisy copies of an image instead
 of two, for about as many noisy images (stages of 36 and 15 epochs), without the stronger noise. At sigma 1 its
