@@ -148,10 +148,10 @@ def _fold_beta(member: nn.Module, beta: float, probe: Tensor) -> tuple[nn.Module
 
 
 class _LayerTracer(fx.Tracer):
-    """A tracer that stops at every convolution and linear layer, at classes derived from torch's as well."""
+    """A tracer that stops at every convolution, linear layer and flattening, also of classes derived from torch's."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.Conv2d | nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, nn.Conv2d | nn.Linear | nn.Flatten) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _fold_batch_norm(member: nn.Module) -> nn.Module:

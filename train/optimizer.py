@@ -13,6 +13,7 @@ __all__ = ["Muon", "make_optimizer", "orthogonalised"]
 _ADAM_SHARE = 0.15  # learning rate of Adam within Muon, as a share of that of the kernels
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of Jordan et al. 2024: drives singular values to about 1 within 5 rounds
 _ROUNDS = 5
+_FAR_WIDER = 4  # columns a row from which small square factors are quicker
 
 
 def make_optimizer(recipe: Recipe, model: StageModel) -> torch.optim.Optimizer:
@@ -86,11 +87,24 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values brought near 1 (0.7 to 1.2), by a polynomial iteration (Newton-Schulz)."""
+    """The matrix with its singular values brought near 1 (0.7 to 1.2), by a polynomial iteration (Newton-Schulz).
+
+    x <- p(x x^T) x with p(g) = a + b g + c g^2. All factors p are polynomials of the first x x^T, so they commute: for
+    a matrix far wider than high they are multiplied up as small square ones, and it is met at the start and at the end.
+    """
     a, b, c = _NEWTON_SCHULZ
     wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    rows, columns = wide.shape
     x: Tensor = wide / (wide.norm() + 1e-7)
-    for _ in range(_ROUNDS):
-        gram = x @ x.T
-        x = a * x + (b * gram + c * gram @ gram) @ x
+    if columns < _FAR_WIDER * rows:
+        for _ in range(_ROUNDS):
+            gram = x @ x.T
+            x = a * x + (b * gram + c * gram @ gram) @ x
+    else:
+        first, one = x @ x.T, torch.eye(rows, dtype=x.dtype, device=x.device)
+        factor = one
+        for _ in range(_ROUNDS):
+            gram = factor @ first @ factor
+            factor = (a * one + b * gram + c * gram @ gram) @ factor
+        x = factor @ x
     return x.T if matrix.shape[0] > matrix.shape[1] else x

@@ -102,3 +102,20 @@ def test_an_architecture_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> No
     member = build("users_networks:two_linear_layers", shape=(1, 8, 8))
     assert member.head is None
     assert member(torch.rand(4, 1, 8, 8)).shape == (4, 7)
+
+
+def test_gradients_keep_the_layout_of_the_images_on_their_way_back() -> None:
+    """Behind the flattening the gradient has the channels first; layers before it get it as their outputs are."""
+    network = build("cnn7-norm").network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    layouts = {}
+
+    def note(module: nn.Module, _: object, outputs: tuple[torch.Tensor, ...]) -> None:
+        layouts[module] = outputs[0].is_contiguous(memory_format=torch.channels_last)
+
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d | nn.Conv2d)]
+    for layer in [*layers, network.features[5]]:
+        layer.register_full_backward_hook(note)
+    image = torch.rand(3, 1, 28, 28).to(memory_format=torch.channels_last).requires_grad_()
+    network(image).square().sum().backward()
+    assert len(layouts) == 5
+    assert all(layouts.values())

@@ -43,6 +43,19 @@ def test_orthogonalised_keeps_the_directions_and_levels_the_lengths(shape: tuple
     assert found.diagonal().max() < 1.25
 
 
+@pytest.mark.parametrize("shape", [(24, 60), (24, 200), (200, 24)])
+def test_orthogonalised_is_the_published_iteration(shape: tuple[int, int]) -> None:
+    """Factors multiplied up, or the iteration on the matrix itself: the same, also for tiny singular values."""
+    stream = torch.Generator().manual_seed(2)
+    u, v = (torch.linalg.qr(torch.randn((side, 24), generator=stream)).Q for side in shape)
+    matrix = u * torch.logspace(0, -5, 24) @ v.T
+    x = matrix.double() / matrix.double().norm()
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    torch.testing.assert_close(orthogonalised(matrix), x.float(), atol=1e-3, rtol=0)
+
+
 def test_muon_moves_hidden_kernels_by_a_fixed_length_and_all_else_as_adamw_does() -> None:
     model, twin = stage_model(), stage_model()
     optimizer = make_optimizer(MUON, model)
