@@ -13,7 +13,7 @@ from typing import Any
 from experiments import Row
 from robust.train import Recipe
 
-__all__ = ["ROWS", "VALIDATION", "recipe_of"]
+__all__ = ["EQUAL", "ROWS", "VALIDATION", "recipe_of"]
 
 VALIDATION = 0.02  # part of the training images that is held out
 
@@ -48,6 +48,14 @@ CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
 LARGE_KERNEL: dict[str, Any] = {**CONSISTENT, "stages": 1, "epochs": 6, "architecture": "cnn7"}
 MUON: dict[str, Any] = {"optimizer": "muon", "learning_rate": 0.02, "momentum": 0.95}
 NORMALISED: dict[str, Any] = {**LARGE_KERNEL, **MUON, "architecture": "cnn7-norm"}
+# A second member from new weights that is mostly trained for itself, and weighs as much as the first.
+EQUAL: dict[str, Any] = {
+    "warm_start": False,
+    "own_loss": 0.9,
+    "previous": "clean",
+    "weights": "trained",
+    "beta_learning_rate": 0.0,
+}
 KEPT: dict[str, Any] = {
     **NORMALISED,
     **ADVERSARIAL,
@@ -128,6 +136,24 @@ ROWS = (
         "consistent-cnn7-norm-muon-independent",
         "2 independent with a first kernel of 7x7 and batch normalisation, consistency, 3 epochs each, Muon",
         {**NORMALISED, **APART, "stages": 2, "epochs": 3},
+    ),
+    Row(
+        "consistent-cnn7-norm-muon-long",
+        "one member with a first kernel of 7x7 and batch normalisation, consistency, 24 epochs, Muon (four times the "
+        "cost)",
+        {**NORMALISED, "epochs": 24},
+    ),
+    Row(
+        "consistent-cnn7-norm-muon-equal-long",
+        "boosted 12+12 from new weights, first kernel of 7x7 and batch normalisation, consistency, 0.9 own loss, equal "
+        "weights, Muon (four times the cost)",
+        {**NORMALISED, **EQUAL, "stages": 2, "epochs": 12},
+    ),
+    Row(
+        "consistent-cnn7-norm-muon-equal-three",
+        "boosted 8+8+8 from new weights, first kernel of 7x7 and batch normalisation, consistency, 0.9 own loss, equal "
+        "weights, Muon (four times the cost)",
+        {**NORMALISED, **EQUAL, "stages": 3, "epochs": 8},
     ),
     Row(
         "consistent-cnn7-best",

@@ -99,9 +99,11 @@ def l2(document: Document, plots: Path) -> str:
             parts += [f"### Sigma {sigma:g}, {n}, {images} test images; accuracy in % at each radius\n"]
             sentences = l2_verdicts(certified, n)
             if f"{sigma:g}" in document.get("published", {}):
-                sentences += published_verdicts(certified, n, document["published"][f"{sigma:g}"])
+                figures = document["published"][f"{sigma:g}"]
+                sentences += published_verdicts(certified, n, figures)
                 if document["every"] == PUBLISHED_RADII["every"]:
-                    sentences += same_images_verdicts(certified, n, PUBLISHED_RADII["networks"][f"{sigma:g}"])
+                    network = PUBLISHED_RADII["networks"][f"{sigma:g}"]
+                    sentences += same_images_verdicts(certified, n, network, figures)
             parts += [l2_table(certified, n), "".join(f"- {sentence}\n" for sentence in sentences)]
             parts.append(f"![Certified accuracy at sigma {sigma:g}](plots/{name})\n")
     return "\n".join(parts)

@@ -140,9 +140,13 @@ def test_radii_published_image_by_image_are_compared_over_the_same_images(render
     rows = certified("boosted", [r + 0.02 * (i % 2) for i, r in enumerate(published)], top=1.6, betas=(0.6, 0.5))
     document = {"benchmark": "l2_published", "published": {"0.5": {}}, "every": 20, "rows": rows}
     page = rendered(l2_published=document)
+    assert "estimate for all test images" not in page, "without a figure for them"
     assert "The published log of one SmoothAdv network has ACR 1.667 on these very images." in page
     assert "two-class bound, against SmoothAdv over the same images: better, +0.0100 (standard error 0.0004)." in page
     assert "top-class bound, against SmoothAdv over the same images: -0.0669." in page
+    page = rendered(l2_published=document | {"published": {"0.5": {"Gaussian": 1.5, "SmoothAdv": 1.688}}})
+    # 1.688 + 0.01 - 0.002 for the log's rounding, give or take 1.96 times 0.00046.
+    assert "all test images, where SmoothAdv has 1.688, is 1.696 (95 % interval 1.695 to 1.697)." in page
     assert "these very images" not in rendered(l2_published=document | {"every": 10})
 
 

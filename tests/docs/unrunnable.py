@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from robustinfer.certification import read_certificates
+from robustinfer.files import sha256
+
 from .conftest import ROOT
 from .pages import Example, read
 
@@ -117,6 +120,16 @@ def _benchmark(example: Example, runner: "Runner") -> None:
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
+def _recorded(example: Example, runner: "Runner") -> None:
+    """The certificate is in the repository, made by the model beside it; tests/benchmarks replays one of them."""
+    words = shlex.split(example.text)
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert set(options) == {"--index", "--data", "--model"}
+    _, entries = read_certificates(ROOT / words[2])
+    (found,) = [entry.certificate for entry in entries if entry.index == int(options["--index"])]
+    assert found.model.digest == sha256(ROOT / options["--model"])
+
+
 def _triton(example: Example, runner: "Runner") -> None:
     """The repository that an earlier line of the page made has what Triton looks for, and the page names."""
     folder = runner.folder / example.text.partition("--model-repository=")[2]
@@ -154,6 +167,7 @@ TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
     "pip install ": ("installs into this environment", _pip),
     "docker ": ("needs a Docker daemon", _docker),
     "python benchmarks/": ("measures for minutes to hours, most of them on data that is not here", _benchmark),
+    "robust verify benchmarks/": ("needs MNIST, which is not here", _recorded),
     "tritonserver ": ("needs an installation of Triton", _triton),
     "MODEL=quickstart/digits.onnx uvicorn ": ("needs uvicorn, which no other test needs", _uvicorn),
     ".venv/bin/pre-commit install": ("writes a hook into the repository", _precommit),
