@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,15 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float) -> float:
+    """Wait for a condition; returns the seconds it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, "waited in vain"
+        time.sleep(0.02)
+    return time.monotonic() - began
 
 
 def _command_of(pid: int) -> str:

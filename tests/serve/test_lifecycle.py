@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,11 @@ from robustinfer import Predictor
 from robustinfer.cli.main import app
 from robustinfer.errors import ClientError, RobustinferError
 
-from .conftest import Server, serving
+from .conftest import Server, eventually, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
 
 Array = np.ndarray[Any, Any]
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float) -> float:
-    """Wait for a condition; returns the seconds it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, "waited in vain"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 def port_of(url: str) -> int:
