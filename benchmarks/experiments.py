@@ -153,7 +153,7 @@ class Table:
         """Add to a row, or take its place if it was trained anew: a row never mixes two trainings. Keep the file."""
         rows, here = self.rows, environment()
         kept = rows.get(key, {})
-        row = {**row, "processor": here["processor"]}  # seconds compare only between rows of one machine
+        row = {"processor": here["processor"], **row}  # seconds compare only between rows of one machine
         rows[key] = {**kept, **row} if kept.get("training") == row["training"] else row
         document = {**self._facts, "environment": here, "rows": rows}
         write_text(self.path, json.dumps(document, indent=1) + "\n")

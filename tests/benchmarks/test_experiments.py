@@ -9,6 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from robust.train import Recipe
+
+from robustinfer import InputSpec
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 TRAINING = """
@@ -48,6 +51,39 @@ def test_a_row_that_was_trained_anew_keeps_nothing_of_the_old_one(table):
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.4}, "n=2": {"acr": 0.2}})
     assert "n=1" not in table.rows["0.5/0/boosted"]
     assert table.rows["0.5/0/boosted"]["n=2"] == {"acr": 0.2}
+
+
+def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    import certified
+    from common import ensemble_file, environment
+    from experiments import Row, arguments
+
+    def trained(recipe, folder, *, data):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(certified, "KEPT", tmp_path)
+    monkeypatch.setattr(certified, "trained", trained)
+    ensemble_file("cnn", 1, InputSpec(1, 8, 8), tmp_path / "rows-0.25.onnx")
+    out = tmp_path / "rows.json"
+    measured = {"training": {"cpu_seconds": 1.5}, "processor": "another one", "n=1": {"acr": 0.1}}
+    out.write_text(json.dumps({"rows": {"0.25/0/chosen": measured, "0.25/1/chosen": measured}}))
+    parser = arguments("a script", "rows.json")
+    certified.add_options(parser, sigmas="0.25", n=50)
+    words = ["--data", "data", "--out", str(out), "--runs", str(tmp_path / "runs")]
+
+    def certify(*more):
+        options = parser.parse_args([*words, *more])
+        rows = [Row("chosen", "the row", {})]
+        certified.certify_rows(options, rows, lambda *_, **__: Recipe(data="digits"), every=60, kept="chosen")
+
+    certify()
+    found = json.loads(out.read_text())["rows"]["0.25/0/chosen"]
+    assert found["n=50"]["images"] == 6
+    assert found["n=50"]["processor"] == environment()["processor"]
+    assert found | {"n=50": None} == measured | {"n=50": None}, "what was known of the training stays"
+    with pytest.raises(AssertionError, match="trained again"):
+        certify("--seeds", "1")
 
 
 def start(folder: Path, epochs: int) -> subprocess.Popen[bytes]:
