@@ -88,7 +88,7 @@ def forms_table(rows: Rows) -> str:
     return markdown(titles, lines)
 
 
-def time_table(rows: Rows, levels: Sequence[int] = (50, 60, 70, 80, 90)) -> str:
+def time_table(rows: Rows, levels: Sequence[int]) -> str:
     """Processor seconds until a held-out robust accuracy was first reached: the question of the paper's figure 1."""
     lines = []
     for (label,), found in grouped(rows, "label").items():
@@ -102,7 +102,7 @@ def _first(row: Mapping[str, Any], level: float) -> float | None:
     return next((epoch["cpu_seconds"] for epoch in epochs if epoch["robust_accuracy"] >= level), None)
 
 
-def budget_table(rows: Rows, budgets: Sequence[int] = (10, 20, 40, 80)) -> str:
+def budget_table(rows: Rows, budgets: Sequence[int]) -> str:
     """The last held-out robust accuracy within so many processor seconds: the question of the paper's figure 2."""
     lines = []
     for (label,), found in grouped(rows, "label").items():
