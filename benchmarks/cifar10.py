@@ -3,7 +3,7 @@
     python benchmarks/cifar10.py --data DIR [--runs DIR] [--quick]
 
 Claim checked: the paper's "better robust accuracy than one network at a lower training cost", as far as a CPU reaches:
-ResNet-20 at half its width, N-FGSM instead of PGD-7, 25,000 training images, few epochs; against one member, one wider
+ResNet-20 at half its width, N-FGSM instead of PGD-7, 10,000 training images, few epochs; against one member, one wider
 network of two members' inference cost, and independent members averaged, all for about the same training time (the
 table has the processor seconds). Measured: 1,000 test images (every 10th). The figures are those of a short training
 and say nothing about the data set's state of the art.
@@ -27,7 +27,7 @@ COMMON: dict[str, Any] = {
     "architecture": "resnet20",
     "width": 0.5,
     "channels_last": True,
-    "limit": 25_000,
+    "limit": 10_000,
     "validation": 0.02,
     "validation_images": 200,
     "augment": "crop-flip",

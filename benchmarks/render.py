@@ -157,7 +157,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "l2_forms": ("MNIST, l_2: forms of boosting that were tried", forms),
     "cifar10": (
         "CIFAR-10, l_inf: robust accuracy",
-        functools.partial(linf, levels=(15, 20, 25, 30, 35), budgets=(100, 200, 400, 600)),
+        functools.partial(linf, levels=(15, 20, 25, 30, 35), budgets=(30, 60, 120, 240)),
     ),
     "cifar10_l2": ("CIFAR-10, l_2: certified accuracy", l2),
     "digits_forms": ("Digits: how the recipes were chosen", digits),
