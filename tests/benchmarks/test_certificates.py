@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from robust.train import Recipe
 
 from robustinfer import Predictor
 from robustinfer.certification import read_certificates
@@ -30,6 +31,13 @@ def test_they_are_of_the_file_beside_them_and_give_the_figure_of_the_results(pat
     summary = summarize(header, entries, radii=[0.0])
     assert (summary.images, summary.acr) == (result["images"], pytest.approx(result["acr"], abs=1e-12))
     assert [entry.correct_radius for entry in entries] == result["radii"]
+
+
+def test_the_long_recipe_trains_what_was_certified() -> None:
+    rows = json.loads((FOLDER / "results" / "l2_long.json").read_text())["rows"]
+    unnamed = {"name": "", "description": ""}
+    recorded = Recipe.from_json(rows["0.5/0/boosted-equal"]["recipe"])
+    assert Recipe.load("mnist-l2-long").replace(**unnamed) == recorded.replace(**unnamed)
 
 
 @pytest.mark.skipif(not (Path(DATA) / "MNIST").is_dir(), reason="needs MNIST in the folder that ROBUST_DATA names")
