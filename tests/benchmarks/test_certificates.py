@@ -18,8 +18,8 @@ DATA = os.environ.get("ROBUST_DATA", "data")
 FILES = sorted((FOLDER / "certificates").glob("*.jsonl"))
 
 
-def test_there_are_certificates_for_two_sigmas() -> None:
-    assert [path.stem for path in FILES] == ["l2_long-0.25", "l2_long-0.5"]
+def test_there_are_certificates_for_three_sigmas() -> None:
+    assert [path.stem for path in FILES] == ["l2_long-0.25", "l2_long-0.5", "l2_long-1"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
