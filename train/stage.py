@@ -162,14 +162,14 @@ class StageTrainer:
         self.journal.epoch(record | measured)
         self.model.train()
 
-    def accuracy(self, data: ImageData, attack: PgdAttack, *, purpose: int, alone: bool = False) -> Accuracy:
-        """The accuracy of f^(t-1) + beta f_w, or of f_w alone, with the model in evaluation mode."""
+    def accuracy(self, data: ImageData, attack: PgdAttack, *, purpose: int) -> Accuracy:
+        """The accuracy of f^(t-1) + beta f_w with the model in evaluation mode; in the first stage of beta f_w.
+
+        The weight counts there, too: a trained one may be negative, and then f_w alone errs where the model is right.
+        """
 
         def scores(x: Tensor) -> Tensor:
-            own: Tensor = self.model.member(x)
-            if alone or self.past is None:
-                return own
-            return self.model.combine(own, self.past.stacked(x))
+            return self.model.combine(self.model.member(x), None if self.past is None else self.past.stacked(x))
 
         seed = (self.recipe.seed, self.number, self.epoch, _NEVER + purpose)
         classes = len(data.classes)

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from robust.train import Recipe, train
-from robust.train.data import ImageData
+from robust.train import Recipe, Run, train
+from robust.train.batches import as_pixels
+from robust.train.data import ImageData, load_data
 from robust.train.diagnostics import edge, stage_warnings
-from robust.train.journal import Silent
+from robust.train.journal import Journal, Silent
 from robust.train.measure import Accuracy, PgdAttack
+from robust.train.objective import StageModel
 from robust.train.pixels import TensorPixels
 from robust.train.processes import Processes
 from robust.train.stage import StageTrainer
@@ -70,13 +72,11 @@ def test_the_guard_goes_back_and_takes_two_steps(tiny: Recipe, tmp_path: Path, m
     original, measured, weights = StageTrainer.accuracy, [0.8, 0.3, 0.9], []
     warnings: list[str] = []
 
-    def accuracy(
-        self: StageTrainer, data: ImageData, attack: PgdAttack, *, purpose: int, alone: bool = False
-    ) -> Accuracy:
+    def accuracy(self: StageTrainer, data: ImageData, attack: PgdAttack, *, purpose: int) -> Accuracy:
         if purpose == 2:
             weights.append({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
             return Accuracy(100, 90, round(100 * measured[len(weights) - 1]), (10,) * 10)
-        return original(self, data, attack, purpose=purpose, alone=alone)
+        return original(self, data, attack, purpose=purpose)
 
     class Watcher(Silent):
         def warn(self, warning: object) -> None:
@@ -95,6 +95,22 @@ def test_the_guard_goes_back_and_takes_two_steps(tiny: Recipe, tmp_path: Path, m
     assert len(weights) == 2, "with two steps the guard has done its work"
     assert run.stages[0].metrics["attack_steps"] == 2
     assert run.stages[0].warnings[0]["code"] == "catastrophic-overfitting"
+
+
+def test_the_first_stage_is_measured_with_its_weight(tiny: Recipe, tmp_path: Path) -> None:
+    """A trained weight may turn negative: the smallest score of the member is then the largest of the model."""
+    data = load_data("digits").head(300)
+    run = Run(tmp_path, tiny, data.classes, data.input)
+    member = run.fresh_member(seed=0).eval()
+    scores = member(as_pixels(data.take(torch.arange(len(data))), CPU.device))
+    for beta, expected in ((1.0, scores.argmax(dim=1)), (-1.0, scores.argmin(dim=1))):
+        model = StageModel(member, beta=beta, previous=torch.zeros(0), corrective=False, learn_beta=True).eval()
+        journal = Journal(tmp_path, write=False)
+        parts = {"data": data, "held_out": data, "processes": CPU, "journal": journal, "folder": tmp_path}
+        trainer = StageTrainer(tiny, 1, model, None, **parts, fresh=True)  # type: ignore[arg-type]
+        found = trainer.accuracy(data, PgdAttack.of(tiny), purpose=1)
+        assert found.predicted == tuple(torch.bincount(expected, minlength=10).tolist())
+        assert found.clean == int((expected == data.labels).sum())
 
 
 def test_nan_stops_the_training_with_a_sentence(tiny: Recipe, tmp_path: Path) -> None:
