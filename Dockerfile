@@ -45,6 +45,6 @@ WORKDIR /models
 EXPOSE 8080 8082
 STOPSIGNAL SIGTERM
 # Healthy means: every model has just made a prediction.
-HEALTHCHECK --interval=30s --timeout=15s --start-period=120s --retries=3 CMD ["python3", "-m", "robust.serve.probes"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=120s --retries=3 CMD ["python3", "-m", "robust.serve.service.probes"]
 ENTRYPOINT ["robust", "serve"]
 CMD ["/models/model.onnx"]

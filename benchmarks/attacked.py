@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from experiments import Row, Table, chosen_rows, history, trained
 from robust.train import Ensemble, Recipe, Run
-from robust.train.data import ImageData, load_data
-from robust.train.measure import PgdAttack, measure
-from robust.train.processes import Processes
-from robust.train.rates import Rate
-from robust.train.strong import measure_strong
+from robust.train.attacks.accuracy import PgdAttack, measure
+from robust.train.attacks.autoattack import measure_strong
+from robust.train.attacks.rates import Rate
+from robust.train.data.datasets import ImageData, load_data
+from robust.train.machine.processes import Processes
 
 __all__ = ["add_options", "measure_rows"]
 

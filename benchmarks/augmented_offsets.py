@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from common import record
 from robust.train import Recipe, train
-from robust.train.batches import Batches
-from robust.train.data import load_data
-from robust.train.processes import Processes
+from robust.train.data.batches import Batches
+from robust.train.data.datasets import load_data
+from robust.train.machine.processes import Processes
 
 PASSES = 5
 

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from common import record
 from published import PUBLISHED, Population, population
 
-from robustinfer.estimates import Bound, Smoothing, estimate, estimate_same_sample
 from robustinfer.requests import SELECTION, selection_of
+from robustinfer.smoothing.estimates import Bound, Smoothing, estimate, estimate_same_sample
 
 ALPHA = 0.001
 BUDGETS = (150, 200, 500, 1_000, 2_000, 10_000, 100_000)

@@ -17,9 +17,9 @@ from robust.export import export_run
 from robust.train import Recipe, Run
 
 from robustinfer import Predictor
-from robustinfer.bounds import clopper_pearson_lower, radius_top_class
-from robustinfer.certification import Entry, certify_data, read_certificates
+from robustinfer.certificate_file import Entry, certify_data, read_certificates
 from robustinfer.data import load_images
+from robustinfer.smoothing.bounds import clopper_pearson_lower, radius_top_class
 from robustinfer.summary import summarize
 
 __all__ = ["add_options", "certify_rows"]

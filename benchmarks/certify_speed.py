@@ -32,7 +32,7 @@ import numpy as np
 from common import Timing, ensemble_file, interleaved, median, record, verdict
 
 from robustinfer import InputSpec, Predictor
-from robustinfer.inspection import inspect_model
+from robustinfer.engines.inspection import inspect_model
 from robustinfer.throughput import measure_throughput
 
 SIGMA = 0.25

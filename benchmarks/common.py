@@ -56,8 +56,8 @@ def ensemble_file(
     """Export `members` fresh members as one ONNX file; returns the torch ensemble. Speed does not depend on weights."""
     import torch
     from robust.export import export_ensemble
-    from robust.train.ensemble import Ensemble
     from robust.train.members import build_member
+    from robust.train.members.ensemble import Ensemble
 
     mean, std = torch.full((spec.channels,), 0.5), torch.full((spec.channels,), 0.25)
     networks = [

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from experiments import Row, Table, arguments, chosen_rows, history, trained
 from robust.train import Ensemble, Recipe
-from robust.train.data import ImageData, load_data
-from robust.train.measure import PgdAttack, measure
-from robust.train.processes import Processes
-from robust.train.rates import Rate
+from robust.train.attacks.accuracy import PgdAttack, measure
+from robust.train.attacks.rates import Rate
+from robust.train.data.datasets import ImageData, load_data
+from robust.train.machine.processes import Processes
 
 HELD_OUT = 0.25
 COMMON: dict[str, Any] = {

@@ -18,8 +18,8 @@ from typing import Any
 
 from common import RESULTS, environment
 from robust.train import Recipe, train
-from robust.train.journal import Silent
-from robust.train.run import Run
+from robust.train.runs.journal import Silent
+from robust.train.runs.run import Run
 
 from robustinfer.files import write_text
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 from common import Timing, interleaved, median, record, verdict
+from robust.train.machine.memory import keep_freed_memory
 from robust.train.members import Member, build_member
 from robust.train.members.strided import StridedConvolution
-from robust.train.memory import keep_freed_memory
 from torch import Tensor, nn
 
 from robustinfer import InputSpec

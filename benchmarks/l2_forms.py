@@ -17,8 +17,8 @@ import torch
 from experiments import Table, arguments, chosen_rows, history, trained
 from l2_rows import ROWS, VALIDATION, recipe_of
 from robust.train import Run
-from robust.train.certified import certified_accuracy, memory_predictor
-from robust.train.data import ImageData, load_data
+from robust.train.data.datasets import ImageData, load_data
+from robust.train.evaluation.certified import certified_accuracy, memory_predictor
 
 
 def average_radius(model: Any, run: Run, data: ImageData, *, n: int) -> float:

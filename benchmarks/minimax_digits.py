@@ -17,9 +17,9 @@ import torch
 from common import record
 from robust.export import export_run
 from robust.train import Recipe, Run, train
-from robust.train.data import ImageData
+from robust.train.data.datasets import ImageData
 from robust.train.distillation import compare, distill
-from robust.train.evaluation import EvaluationSettings, evaluate_run, load_test_images
+from robust.train.evaluation.evaluation import EvaluationSettings, evaluate_run, load_test_images
 
 from robustinfer import Predictor
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from common import record, verdict
 from published import CLASSES, PUBLISHED, Population, population
 
-from robustinfer.estimates import Bound, Smoothing, estimate
-from robustinfer.procedures import Outcome, Procedure, decide, planned
 from robustinfer.requests import CERTIFY_N, PILOT, SELECTION
+from robustinfer.smoothing.estimates import Bound, Smoothing, estimate
+from robustinfer.smoothing.procedures import Outcome, Procedure, decide, planned
 
 ALPHA = 0.001
 TOLERANCE = 0.05

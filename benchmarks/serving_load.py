@@ -40,8 +40,8 @@ def small_cnn(path: Path) -> None:
     """Export the small CNN with fresh weights: its speed does not depend on them."""
     import torch
     from robust.export import export_ensemble
-    from robust.train.ensemble import Ensemble
     from robust.train.members import build_member
+    from robust.train.members.ensemble import Ensemble
 
     spec = InputSpec(1, 28, 28)
     card = Card(classes=tuple("0123456789"), input=spec, name="cnn", sigma=0.25)

@@ -1,4 +1,4 @@
-"""What a training step gains when the process keeps the memory it frees (`robust.train.memory`).
+"""What a training step gains when the process keeps the memory it frees (`robust.train.machine.memory`).
 
     python benchmarks/training_memory.py [--repeats 5] [--steps 40] [--quick]
 
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from common import median, record, verdict
 from robust.train import Recipe
-from robust.train.memory import keep_freed_memory
+from robust.train.machine.memory import keep_freed_memory
 from training_step import random_images, stage_step
 
 WIDTHS = (0.5, 1.0, 2.0)

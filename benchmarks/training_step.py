@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from common import interleaved, median, record, verdict
 from robust.train import Ensemble, Recipe
-from robust.train.data import ImageData
-from robust.train.journal import Journal
+from robust.train.data.datasets import ImageData
+from robust.train.data.pixels import TensorPixels
+from robust.train.machine.processes import Processes
 from robust.train.members import Member, build_member
-from robust.train.objective import StageModel
-from robust.train.pixels import TensorPixels
-from robust.train.processes import Processes
-from robust.train.stage import StageTrainer
+from robust.train.runs.journal import Journal
+from robust.train.stage.objective import StageModel
+from robust.train.stage.trainer import StageTrainer
 from torch import Tensor
 from torch.nn import functional
 

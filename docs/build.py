@@ -180,7 +180,7 @@ def _speed_rows(results: dict[str, Any]) -> Iterator[str]:
 
 def quickstart_row(folder: Path) -> str:
     """What `robust quickstart` found on digits."""
-    from robustinfer.certification import read_certificates
+    from robustinfer.certificate_file import read_certificates
     from robustinfer.summary import summarize
 
     found = []

@@ -18,13 +18,13 @@ import numpy.typing as npt
 import torch
 
 from robustinfer import Predictor
-from robustinfer.bounds import clopper_pearson_lower, clopper_pearson_upper
 from robustinfer.card import Card, InputSpec
 from robustinfer.errors import ExportError, ModelError, RobustinferError
-from robustinfer.noise import add_noise, noise_name
+from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_upper
+from robustinfer.smoothing.noise import add_noise, noise_name
 
 from .fusion import EnsembleLike
-from .sampler_check import check_sampler
+from .sampler.check import check_sampler
 
 __all__ = ["TOLERANCE", "Images", "Parity", "accept", "synthetic_images"]
 

@@ -13,7 +13,7 @@ from .acceptance import Images, synthetic_images
 from .fusion import EnsembleLike
 
 if TYPE_CHECKING:
-    from robust.train.run import Run
+    from robust.train.runs.run import Run
 
 __all__ = ["run_card", "run_images"]
 
@@ -68,7 +68,7 @@ def _training(run: "Run") -> dict[str, Any]:
 
 def run_images(run: "Run", root: str | os.PathLike[str]) -> Images:
     """The first test images of the run's data, or synthetic ones if the data is not at hand."""
-    from robust.train.data import load_data
+    from robust.train.data.datasets import load_data
 
     try:
         data = load_data(run.recipe.data, split="test", root=os.fspath(root), size=run.recipe.size)

@@ -12,17 +12,17 @@ from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.errors import CardError, ExportError
 from robustinfer.files import replacing, sha256
-from robustinfer.tally import vote_weights
+from robustinfer.smoothing.tally import vote_weights
 
 from .acceptance import TOLERANCE, Images, accept, synthetic_images
 from .cards import run_card, run_images
 from .fusion import EnsembleLike, Fused, fuse
 from .onnx_file import onnx_file
-from .stream import KINDS, sampler_sigma
+from .sampler.stream import KINDS, sampler_sigma
 from .torch_files import pt2_file, torchscript_file
 
 if TYPE_CHECKING:
-    from robust.train.run import Run
+    from robust.train.runs.run import Run
 
 __all__ = ["Exported", "Format", "export_ensemble", "export_run", "format_of"]
 
@@ -129,8 +129,8 @@ def export_run(
     Acceptance compares on test images of the run's data where they are at hand (`data` is the folder of data sets),
     else on synthetic images.
     """
-    from robust.train.ensemble import Ensemble
-    from robust.train.run import Run
+    from robust.train.members.ensemble import Ensemble
+    from robust.train.runs.run import Run
 
     opened = run if isinstance(run, Run) else Run.open(Path(run))
     if not opened.stages:

@@ -15,7 +15,7 @@ from robustinfer.errors import ExportError
 from robustinfer.version import __version__
 
 from .fusion import Fused
-from .sampler_onnx import attach_sampler
+from .sampler.onnx import attach_sampler
 
 __all__ = ["OPSETS", "onnx_file"]
 

@@ -84,7 +84,7 @@ def export_archive(run: str | os.PathLike[str], path: str | os.PathLike[str], **
     """Write a run as a TorchServe archive (.mar) around an accepted ONNX file."""
     from robustinfer.extras import require
 
-    archive = require("robust.serve.archive", extra="serve", why="A TorchServe archive")
+    archive = require("robust.serve.torchserve.archive", extra="serve", why="A TorchServe archive")
     target = Path(path)
     if target.suffix != ".mar":
         raise ExportError(f"A TorchServe archive ends in .mar; found {target.name}.")
@@ -98,6 +98,6 @@ def export_archive(run: str | os.PathLike[str], path: str | os.PathLike[str], **
 
 
 def _recipe_name(run: str | os.PathLike[str]) -> str:
-    from robust.train.run import Run
+    from robust.train.runs.run import Run
 
     return Run.open(Path(run)).recipe.name

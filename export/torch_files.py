@@ -15,7 +15,7 @@ from robustinfer.card import CARD_KEY, Card
 
 from .archive import pack, unpack
 from .fusion import Fused
-from .sampler_torch import Sampler
+from .sampler.torch import Sampler
 
 __all__ = ["pt2_file", "torchscript_file"]
 

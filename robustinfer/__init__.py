@@ -8,8 +8,9 @@
 Names are imported when they are first used, so that `robust --help` does not wait for scipy.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import lazy_names
 
 if TYPE_CHECKING:
     from .card import Card as Card
@@ -28,20 +29,20 @@ if TYPE_CHECKING:
     from .version import __version__ as __version__
 
 _HOMES = {
-    "AsyncClient": "client",
-    "Card": "card",
-    "Certificate": "certificate",
-    "Client": "client",
-    "InputSpec": "card",
-    "Member": "card",
-    "ModelReference": "certificate",
-    "Prediction": "certificate",
-    "Predictor": "predictor",
-    "Replay": "replay",
-    "Request": "requests",
-    "RobustinferError": "errors",
-    "Threat": "card",
-    "__version__": "version",
+    "AsyncClient": ".client",
+    "Card": ".card",
+    "Certificate": ".certificate",
+    "Client": ".client",
+    "InputSpec": ".card",
+    "Member": ".card",
+    "ModelReference": ".certificate",
+    "Prediction": ".certificate",
+    "Predictor": ".predictor",
+    "Replay": ".replay",
+    "Request": ".requests",
+    "RobustinferError": ".errors",
+    "Threat": ".card",
+    "__version__": ".version",
 }
 
 __all__ = [  # noqa: RUF022  # in the order a reader meets them
@@ -62,13 +63,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -49,7 +49,7 @@ def load_images(spec: str, card: Card, *, split: str = "test") -> ImageSet:
         images, labels = digits(split)
     else:
         # These are read by torchvision, which checks the files; this is the only case that needs torch.
-        module = require("robust.train.data", extra="train", why=f"Reading {name}")
+        module = require("robust.train.data.datasets", extra="train", why=f"Reading {name}")
         data = module.load_data(name, split=split, root=path or "data")
         labels = data.labels.numpy()
         return _checked(ImageSet(name, labels, lambda i: data.take(module.torch.tensor([i]))[0].numpy()), card)

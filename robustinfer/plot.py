@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .certification import Entry
+from .certificate_file import Entry
 from .extras import require
 from .files import replacing
 from .summary import CONFIDENCE

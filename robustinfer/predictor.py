@@ -14,12 +14,12 @@ from .certificate import Certificate, MemberVotes, ModelReference, Prediction
 from .engines import Engine, load_engine
 from .errors import CardError, DigestError, RobustinferError, SettingError
 from .images import as_batch, image_digest, to_unit
-from .noise import derive_seed, noise_name
-from .procedures import MemberOutcome, Outcome
 from .replay import Replay, replay
 from .requests import Question, Request
 from .scheduler import Crew, Job, Pace, run
-from .tally import Tally, plurality, vote_weights
+from .smoothing.noise import derive_seed, noise_name
+from .smoothing.procedures import MemberOutcome, Outcome
+from .smoothing.tally import Tally, plurality, vote_weights
 
 __all__ = ["Predictor"]
 

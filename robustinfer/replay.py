@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from .certificate import METHOD, VOTES_METHOD, Certificate, MemberVotes
 from .errors import CertificateError, DigestError
-from .estimates import Votes
 from .images import image_digest
-from .procedures import MemberOutcome, Outcome
 from .requests import Question, Request
+from .smoothing.estimates import Votes
+from .smoothing.procedures import MemberOutcome, Outcome
 
 if TYPE_CHECKING:
     from .predictor import Predictor

@@ -8,16 +8,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .bounds import round_radius_down, smallest_n
 from .card import Card
 from .certificate import METHOD, VOTES_METHOD, Mode
 from .errors import AlphaError, DtypeError, SampleSizeError, SettingError, SigmaError
-from .estimates import Bound, Smoothing, estimate, estimate_same_sample
 from .images import as_image, to_unit
-from .member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
-from .noise import NoiseKind, add_noise, fresh_seed, total_variation
-from .procedures import ANYTIME_START, DECIDE_START, Procedure, anytime, decide, fixed, looks, planned, vote
-from .tally import Tally
+from .smoothing.bounds import round_radius_down, smallest_n
+from .smoothing.estimates import Bound, Smoothing, estimate, estimate_same_sample
+from .smoothing.member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
+from .smoothing.noise import NoiseKind, add_noise, fresh_seed, total_variation
+from .smoothing.procedures import ANYTIME_START, DECIDE_START, Procedure, anytime, decide, fixed, looks, planned, vote
+from .smoothing.tally import Tally
 
 __all__ = ["Question", "Request", "selection_of"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .engines import Engine
-from .estimates import Votes
-from .procedures import Outcome
 from .requests import Question
+from .smoothing.estimates import Votes
+from .smoothing.procedures import Outcome
 
 __all__ = ["Crew", "Job", "Pace", "run"]
 

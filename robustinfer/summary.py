@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .certification import Entry, Header, read_certificates
+from .certificate_file import Entry, Header, read_certificates
 from .errors import CertificateError
 from .extras import require
 

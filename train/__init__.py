@@ -3,11 +3,31 @@
 from robust.train import Recipe, train
 run = train(Recipe.load("digits-linf"), "runs/digits-linf")
 run.ensemble()          # a torch module: pixels in [0,1] to scores
+
+Names are imported when they are first used: reading a recipe needs no torch.
 """
 
-from .ensemble import Ensemble
-from .recipe import Recipe, builtin_recipes
-from .run import Run, Stage
-from .training import train
+from typing import TYPE_CHECKING
+
+from robustinfer.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .members.ensemble import Ensemble as Ensemble
+    from .recipe import Recipe as Recipe
+    from .recipe import builtin_recipes as builtin_recipes
+    from .runs.run import Run as Run
+    from .runs.run import Stage as Stage
+    from .training import train as train
 
 __all__ = ["Ensemble", "Recipe", "Run", "Stage", "builtin_recipes", "train"]
+
+_HOMES = {
+    "Ensemble": ".members.ensemble",
+    "Recipe": ".recipe",
+    "Run": ".runs.run",
+    "Stage": ".runs.run",
+    "builtin_recipes": ".recipe",
+    "train": ".training",
+}
+
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -24,18 +24,19 @@ from torch.nn import functional
 from robustinfer.errors import RunError, SettingError
 from robustinfer.files import write_text
 
-from .booster import IndependentBooster
-from .data import ImageData
-from .ensemble import Ensemble
-from .evaluation import EvaluationSettings, Row, evaluate_run
-from .journal import Watcher
-from .objective import Batch, Objective
-from .randomness import Draws
+from .boosting.booster import IndependentBooster
+from .data.batches import Batch
+from .data.datasets import ImageData
+from .evaluation.evaluation import EvaluationSettings, Row, evaluate_run
+from .machine.randomness import Draws
+from .members.ensemble import Ensemble
+from .members.votes import VoteEnsemble
 from .recipe import Recipe
-from .run import Run
-from .stage import StageTrainer
+from .runs.journal import Watcher
+from .runs.run import Run
+from .stage.objective import Objective
+from .stage.trainer import StageTrainer
 from .training import train
-from .votes import VoteEnsemble
 
 __all__ = ["Compared", "Comparison", "compare", "distill"]
 

@@ -11,15 +11,15 @@ import torch
 
 from robustinfer.errors import RecipeError
 
-from .data import ImageData, load_data
-from .ensemble import Ensemble
-from .journal import Journal
-from .memory import keep_freed_memory
-from .objective import StageModel
-from .processes import Processes, choose_device
+from .data.datasets import ImageData, load_data
+from .machine.memory import keep_freed_memory
+from .machine.processes import Processes, choose_device
+from .members.ensemble import Ensemble
 from .recipe import Recipe
-from .run import Run
-from .stage import StageTrainer
+from .runs.journal import Journal
+from .runs.run import Run
+from .stage.objective import StageModel
+from .stage.trainer import StageTrainer
 
 __all__ = ["Probe", "ProbeReport", "probe_options"]
 

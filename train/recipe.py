@@ -11,7 +11,7 @@ from typing import Any
 from robustinfer.card import Threat
 from robustinfer.errors import RecipeError
 
-from .settings import choice, flag, number, parse, text, validate
+from .recipe_fields import choice, flag, number, parse, text, validate
 from .toml import read_toml
 
 __all__ = ["Recipe", "builtin_recipes"]

@@ -9,19 +9,19 @@ import torch
 
 from robustinfer.errors import RecipeError, RunError, TrainingError
 
-from .arithmetic import check_arithmetic
-from .batches import Batches
-from .booster import Booster, make_booster
-from .curves import draw_curves
-from .data import ImageData, load_data
-from .journal import Journal, Watcher
-from .layout import check_layout
-from .memory import keep_freed_memory
-from .perturbations import check_perturbations, perturbation_bytes
-from .processes import Processes, join_processes
-from .provenance import collect_provenance
+from .boosting.booster import Booster, make_booster
+from .data.batches import Batches
+from .data.datasets import ImageData, load_data
+from .machine.arithmetic import check_arithmetic
+from .machine.layout import check_layout
+from .machine.memory import keep_freed_memory
+from .machine.processes import Processes, join_processes
 from .recipe import Recipe
-from .run import Run
+from .runs.curves import draw_curves
+from .runs.journal import Journal, Watcher
+from .runs.provenance import collect_provenance
+from .runs.run import Run
+from .stage.perturbations import check_perturbations, perturbation_bytes
 
 __all__ = ["train"]
 

@@ -29,8 +29,8 @@ def command(
 
     [bold]robust bench digits.onnx[/bold]
     """
+    from ..engines.inspection import inspect_model
     from ..errors import SettingError
-    from ..inspection import inspect_model
     from ..predictor import Predictor
     from ..throughput import measure_throughput
 

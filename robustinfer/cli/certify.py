@@ -126,7 +126,7 @@ def _certify_data(
     limit: int | None,
     shard: str | None,
 ) -> None:
-    from ..certification import certify_data, shard_path
+    from ..certificate_file import certify_data, shard_path
     from ..data import load_images, parse_shard
     from .summary import show
 

@@ -41,10 +41,11 @@ def command(
     require("robust.train", extra="train", why="robust distill")
     import torch
     from robust.train.distillation import compare, distill, student_recipe
-    from robust.train.evaluation import EvaluationSettings, load_test_images
-    from robust.train.processes import choose_device
-    from robust.train.progress import watching
-    from robust.train.run import Run
+    from robust.train.evaluation.evaluation import EvaluationSettings, load_test_images
+    from robust.train.machine.processes import choose_device
+    from robust.train.runs.run import Run
+
+    from .training_progress import watching
 
     if threads:
         torch.set_num_threads(threads)

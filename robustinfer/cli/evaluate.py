@@ -50,9 +50,14 @@ def command(
     """
     require("robust.train", extra="train", why="robust evaluate")
     import torch
-    from robust.train.evaluation import EvaluationSettings, evaluate_model, evaluate_run, load_test_images
-    from robust.train.processes import choose_device
-    from robust.train.run import Run
+    from robust.train.evaluation.evaluation import (
+        EvaluationSettings,
+        evaluate_model,
+        evaluate_run,
+        load_test_images,
+    )
+    from robust.train.machine.processes import choose_device
+    from robust.train.runs.run import Run
 
     if threads:
         torch.set_num_threads(threads)

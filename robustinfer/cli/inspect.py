@@ -6,7 +6,7 @@ from .console import print_json, print_text
 from .options import Json, Model
 
 if TYPE_CHECKING:
-    from ..inspection import Inspection
+    from ..engines.inspection import Inspection
 
 __all__ = ["command"]
 
@@ -16,7 +16,7 @@ def command(model: Model, json: Json = False) -> None:
 
     [bold]robust inspect digits.onnx[/bold]
     """
-    from ..inspection import inspect_model
+    from ..engines.inspection import inspect_model
 
     inspection = inspect_model(model)
     if json:

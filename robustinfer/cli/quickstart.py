@@ -102,7 +102,8 @@ def _ordinary(recipe: "Recipe") -> "Recipe":
 
 def _train(recipe: "Recipe", folder: Path, *, quiet: bool = False) -> "Run":
     from robust.train import Run, train
-    from robust.train.progress import watching
+
+    from .training_progress import watching
 
     if (folder / "recipe.toml").is_file() and Run.open(folder).finished:
         run = train(recipe, folder, resume=True)  # trains nothing, but refuses a run of other settings or data
@@ -142,7 +143,7 @@ def _export(run: "Run", path: Path, *, name: str, stages: int | None) -> "Predic
 
 def _evaluate(run: "Run") -> None:
     import torch
-    from robust.train.evaluation import EvaluationSettings, evaluate_run, load_test_images
+    from robust.train.evaluation.evaluation import EvaluationSettings, evaluate_run, load_test_images
 
     settings = EvaluationSettings(attack="pgd", steps=_STEPS, restarts=_RESTARTS, certify=False)
     result = run.evaluation.get("attacks", {}).get(settings.name)
@@ -158,7 +159,7 @@ def _evaluate(run: "Run") -> None:
 
 
 def _certify(predictor: "Predictor", path: Path, images: int, n: int) -> list[Any]:
-    from ..certification import certify_data
+    from ..certificate_file import certify_data
     from ..data import load_images
 
     data = load_images("digits", predictor.card)
@@ -189,7 +190,7 @@ def _verify(predictor: "Predictor", entries: list[Any]) -> int:
 
 
 def _demonstrate(predictor: "Predictor", entries: list[Any], ordinary: "Run", path: Path, delta: float) -> None:
-    from robust.train.demonstration import attack_ordinary
+    from robust.train.evaluation.demonstration import attack_ordinary
 
     from ..data import load_images
     from ..report import save_attacked
@@ -206,7 +207,7 @@ def _report(out: Path) -> None:
 
 
 def _next_commands(out: Path, index: int, seconds: float) -> None:
-    from ..certification import read_certificates
+    from ..certificate_file import read_certificates
     from ..summary import summarize
 
     summary = summarize(*read_certificates(out / "certificates.jsonl"))

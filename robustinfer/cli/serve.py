@@ -59,7 +59,7 @@ def command(
     """
     require("robust.serve", extra="serve", why="robust serve")
     from robust.serve import Launcher, ServeOptions
-    from robust.serve.options import model_arguments
+    from robust.serve.torchserve.options import model_arguments
 
     overrides: dict[str, Any] = {
         "host": host,
@@ -90,7 +90,7 @@ def command(
 
 
 def _print_check(launcher: "Launcher") -> None:
-    from robust.serve.options import as_json
+    from robust.serve.torchserve.options import as_json
 
     print_json(
         {
@@ -109,7 +109,7 @@ def _print_check(launcher: "Launcher") -> None:
 
 
 def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
-    from robust.serve.probes import health_url
+    from robust.serve.service.probes import health_url
 
     url = launcher.addresses.url
     if as_json:

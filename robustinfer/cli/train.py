@@ -35,12 +35,13 @@ def command(
 ) -> None:
     """Train a boosted ensemble by Algorithm 1, or one of its baselines, into a run folder.
 
-    Under `torchrun --nproc-per-node K -m robust.train RECIPE ...` K processes share each batch.
+    Under `torchrun --nproc-per-node K -m robustinfer train RECIPE ...` K processes share each batch.
     """
     require("robust.train", extra="train", why="robust train")
     import torch
     from robust.train import Recipe, train
-    from robust.train.progress import watching
+
+    from .training_progress import watching
 
     if threads:
         torch.set_num_threads(threads)

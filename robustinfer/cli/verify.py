@@ -38,7 +38,7 @@ def command(
     [bold]robust verify five.json --model digits.onnx --image five.png[/bold]
     """
     from ..certificate import Certificate
-    from ..certification import read_certificates
+    from ..certificate_file import read_certificates
     from ..data import load_images
     from ..errors import SettingError
     from ..images import read_image

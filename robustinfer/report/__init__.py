@@ -4,7 +4,7 @@
 page of it: `figures` draws, `gallery` shows images, `page` writes the words.
 """
 
-from .attacked import Attacked, read_attacked, save_attacked
+from ..attacked import Attacked, read_attacked, save_attacked
 from .material import CertificateSet, Material, RunFacts, read_sources
 from .page import render, write_report
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..certification import Entry
+from ..certificate_file import Entry
 from ..extras import require
 from ..plot import certified_accuracy_figure
 from .material import RunFacts

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..attacked import Attacked, AttackedImage
 from ..certificate import Certificate
-from ..certification import Entry
+from ..certificate_file import Entry
 from ..images import to_unit
-from ..noise import add_noise
-from .attacked import Attacked, AttackedImage
+from ..smoothing.noise import add_noise
 from .material import Material
 
 __all__ = ["attacked_section", "certified_section", "picture"]

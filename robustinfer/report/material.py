@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..certification import Entry, Header, read_certificates
+from ..attacked import Attacked, read_attacked
+from ..certificate_file import Entry, Header, read_certificates
 from ..data import load_images
 from ..errors import DataError, RobustinferError, SettingError
 from ..extras import require
 from ..files import sha256
 from ..predictor import Predictor
 from ..summary import Summary, merge, summarize
-from .attacked import Attacked, read_attacked
 
 __all__ = ["CertificateSet", "Material", "RunFacts", "read_sources"]
 
@@ -107,7 +107,7 @@ def _main_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def _run(path: Path) -> RunFacts:
-    module = require("robust.train.run", extra="train", why="Reading a run folder")
+    module = require("robust.train.runs.run", extra="train", why="Reading a run folder")
     run = module.Run.open(path)
     return RunFacts(
         path=str(path),

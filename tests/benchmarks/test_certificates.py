@@ -8,7 +8,7 @@ import pytest
 from robust.train import Recipe
 
 from robustinfer import Predictor
-from robustinfer.certification import read_certificates
+from robustinfer.certificate_file import read_certificates
 from robustinfer.data import load_images
 from robustinfer.files import sha256
 from robustinfer.summary import summarize

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robustinfer.bounds import clopper_pearson_lower, radius_top_class
+from robustinfer.smoothing.bounds import clopper_pearson_lower, radius_top_class
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 DATA = os.environ.get("ROBUST_DATA", "data")

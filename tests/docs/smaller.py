@@ -39,7 +39,7 @@ _REPLACED = {
     r"--rdzv-endpoint HOST:29500": "--rdzv-endpoint localhost:0",
     r" -- robust certify": " -- robust certify --limit 16",
     r"(?= --probe)": " --set architecture=cnn",
-    r"-m robust\.train (\S+)": rf"-m robust.train \1 {_TRAIN}",
+    r"-m robustinfer train (\S+)": rf"-m robustinfer train \1 {_TRAIN}",
     # Pixels that the page leaves out.
     r"\[\[0, 128, \.\.\.\], \.\.\.\]": str([[0, 128] * 4] * 8),
     # The programs of examples/.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from robustinfer import Predictor
-from robustinfer.certification import read_certificates
+from robustinfer.certificate_file import read_certificates
 from robustinfer.data import load_images
 
 from .conftest import ENVIRONMENT, ROOT, SMALL, Quickstart, robust, run

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from robustinfer.certification import read_certificates
+from robustinfer.certificate_file import read_certificates
 from robustinfer.files import sha256
 
 from .conftest import ROOT

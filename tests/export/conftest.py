@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from robust.train.ensemble import Ensemble
 from robust.train.members import build_member
+from robust.train.members.ensemble import Ensemble
 from robust.train.recipe import Recipe
-from robust.train.run import Run
+from robust.train.runs.run import Run
 
 from robustinfer.card import Card, InputSpec, Member
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from robust.export import export_run
-from robust.train.run import Run
+from robust.train.runs.run import Run
 
 from robustinfer.files import sha256
 

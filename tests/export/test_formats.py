@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from robust.export import export_ensemble
 from robust.export.fusion import fuse
 from robust.export.onnx_file import onnx_file
-from robust.train.ensemble import Ensemble
 from robust.train.members import architectures
+from robust.train.members.ensemble import Ensemble
 
 from robustinfer import Predictor
 from robustinfer.card import Card
-from robustinfer.noise import add_noise
+from robustinfer.smoothing.noise import add_noise
 
 from .conftest import make_ensemble
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from robust.export.fusion import fuse
-from robust.train.ensemble import Ensemble
 from robust.train.members import architectures
+from robust.train.members.ensemble import Ensemble
 from torch import Tensor, nn
 
 from robustinfer.card import InputSpec

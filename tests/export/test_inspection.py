@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from robustinfer.card import Card
 from robustinfer.cli.main import app
+from robustinfer.engines.inspection import inspect_model
 from robustinfer.errors import ModelFileError
 from robustinfer.files import sha256
-from robustinfer.inspection import inspect_model
 
 from .conftest import make_ensemble
 

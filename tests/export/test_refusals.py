@@ -10,8 +10,8 @@ import pytest
 import torch
 from robust.export import export_ensemble, export_run, exporter
 from robust.export.fusion import Fused
-from robust.train.ensemble import Ensemble
-from robust.train.run import Run
+from robust.train.members.ensemble import Ensemble
+from robust.train.runs.run import Run
 from torch import Tensor, nn
 
 from robustinfer.card import Card, InputSpec
@@ -93,7 +93,7 @@ def test_a_file_that_differs_says_where(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_sampler_that_draws_other_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robust.export import sampler_torch
+    from robust.export.sampler import torch as sampler_torch
 
     ensemble, card = make_ensemble(sigma=0.5)
     monkeypatch.setattr(sampler_torch, "KEY_STEPS", (0x9E3779B97F4A7C16, 0xBB67AE8584CAA73B))

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from robust.export.repositories import export_archive, export_triton
-from robust.train.run import Run
+from robust.train.runs.run import Run
 from typer.testing import CliRunner
 
 from robustinfer import Predictor

@@ -10,14 +10,14 @@ import pytest
 import torch
 from robust.export import export_run
 from robust.export.acceptance import _round_up
-from robust.train.run import Run
+from robust.train.runs.run import Run
 from typer.testing import CliRunner
 
 from robustinfer import Predictor
-from robustinfer.bounds import clopper_pearson_upper
 from robustinfer.card import Card, card_schema
 from robustinfer.cli.main import app
 from robustinfer.errors import ExportError
+from robustinfer.smoothing.bounds import clopper_pearson_upper
 
 from .conftest import make_run
 

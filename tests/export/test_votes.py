@@ -11,14 +11,14 @@ import pytest
 import torch
 from robust.export import export_ensemble, export_run
 from robust.export.repositories import export_triton
-from robust.train.run import Run
+from robust.train.runs.run import Run
 from typer.testing import CliRunner
 
 from robustinfer import Predictor
 from robustinfer.card import card_schema
 from robustinfer.cli.main import app
 from robustinfer.errors import ExportError
-from robustinfer.tally import plurality
+from robustinfer.smoothing.tally import plurality
 
 from .conftest import make_ensemble, make_run
 
@@ -44,9 +44,9 @@ def test_the_graph_gives_the_scores_of_each_member(tmp_path: Path, suffix: str, 
 
 
 def test_certificates_replay_and_are_served(tmp_path: Path) -> None:
-    worker = pytest.importorskip("robust.serve.worker")
-    from robust.serve.limits import Limits
-    from robust.serve.state import State
+    worker = pytest.importorskip("robust.serve.service.worker")
+    from robust.serve.service.limits import Limits
+    from robust.serve.service.state import State
 
     predictor = votes_file(tmp_path / "votes.pt", betas=[0.2] * 5)
     certificate = predictor.certify(IMAGE, n=1500, seed=4)

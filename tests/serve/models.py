@@ -31,7 +31,7 @@ def brightness_script(path: Path, *, name: str, shape: Shape) -> Path:
     """The model as a TorchScript file, or, by its suffix, as a pt2 file."""
     import torch
     from robust.export import export_ensemble
-    from robust.train.ensemble import Ensemble
+    from robust.train.members.ensemble import Ensemble
 
     weights, bias, card = _brightness(name, shape)
     head = torch.nn.Linear(card.input.size, len(card.classes))

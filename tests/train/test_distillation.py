@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from robust.train import Recipe, Run, train
-from robust.train.data import load_data
+from robust.train.data.datasets import load_data
 from robust.train.distillation import DistillationObjective, compare, distill, student_recipe
-from robust.train.ensemble import Ensemble
-from robust.train.evaluation import EvaluationSettings
-from robust.train.objective import Batch, StageModel
-from robust.train.randomness import Draws
-from robust.train.votes import VoteEnsemble
+from robust.train.evaluation.evaluation import EvaluationSettings
+from robust.train.machine.randomness import Draws
+from robust.train.members.ensemble import Ensemble
+from robust.train.members.votes import VoteEnsemble
+from robust.train.stage.objective import Batch, StageModel
 from torch import Tensor, nn
 from typer.testing import CliRunner
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from robust.train import Recipe, builtin_recipes
-from robust.train.settings import describe
+from robust.train.recipe_fields import describe
 
 from robustinfer.errors import RecipeError
 

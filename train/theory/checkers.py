@@ -12,11 +12,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..attack import pgd
-from ..measure import PgdAttack
-from ..objective import example_loss
-from ..randomness import Draws
-from ..threat import ball
+from ..attacks.accuracy import PgdAttack
+from ..attacks.balls import ball
+from ..attacks.losses import example_loss
+from ..attacks.pgd import pgd
+from ..machine.randomness import Draws
 
 __all__ = ["Checked", "Checker", "PgdChecker", "Scores"]
 

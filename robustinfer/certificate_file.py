@@ -1,0 +1,190 @@
+"""Certifying a data set: certificates stream into a JSONL file that survives a kill and goes on where it stopped.
+
+The first line is a header: model, settings, data, shard and seed. Every other line is one certificate with the number
+of its image and the true label. Image i has the seed `derive_seed(seed, i)`, so the noise of an image depends neither
+on the shard nor on how often the work was interrupted.
+"""
+
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from .certificate import Certificate
+from .data import ImageSet
+from .errors import CertificateError
+from .predictor import Predictor
+from .smoothing.noise import derive_seed, fresh_seed
+
+__all__ = ["Entry", "Header", "certify_data", "read_certificates", "shard_path"]
+
+
+@dataclass(frozen=True)
+class Header:
+    """What all certificates of a file have in common. `images` are the numbers from `start`, every `step`-th."""
+
+    model: dict[str, str]
+    settings: dict[str, Any]
+    data: str
+    total: int
+    start: int
+    step: int
+    count: int
+    seed: int
+
+    def same_work(self, other: "Header") -> bool:
+        """Whether two headers describe the same work, whatever its seed."""
+        return dataclasses.replace(self, seed=0) == dataclasses.replace(other, seed=0)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the images."""
+        return range(self.start, self.start + self.step * self.count, self.step)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The certificate of one image of a data set, and the truth."""
+
+    index: int
+    truth: int
+    certificate: Certificate
+
+    @property
+    def correct(self) -> bool:
+        """Whether the certified label is the true one; an abstention is not."""
+        return self.certificate.label == self.truth
+
+    @property
+    def correct_radius(self) -> float:
+        """The radius within which the label is certified and true; 0 otherwise."""
+        return self.certificate.radius if self.correct else 0.0
+
+
+def shard_path(path: Path, shard: tuple[int, int]) -> Path:
+    """The file of one shard, beside the file of the whole."""
+    index, total = shard
+    return path if total == 1 else path.with_name(f"{path.stem}-{index}-of-{total}{path.suffix}")
+
+
+def certify_data(
+    predictor: Predictor,
+    data: ImageSet,
+    path: Path,
+    *,
+    every: int = 1,
+    limit: int | None = None,
+    shard: tuple[int, int] = (0, 1),
+    seed: int | None = None,
+    stop: threading.Event | None = None,
+    progress: Callable[[int], None] | None = None,
+    **settings: Any,
+) -> Iterator[Entry]:
+    """Certify every `every`-th image of a data set, this shard's part of them; yields entries as they are written.
+
+    Entries of an earlier, interrupted call with the same settings are kept and yielded first.
+    """
+    chosen = range(0, len(data), every)[:limit]
+    index, total = shard
+    mine = chosen[index::total]
+    header = Header(
+        model=dataclasses.asdict(predictor.model),
+        settings=settings,
+        data=data.name,
+        total=len(chosen),
+        start=mine.start,
+        step=mine.step,
+        count=len(mine),
+        seed=fresh_seed() if seed is None else seed,
+    )
+    with _opened(path) as file:
+        header, done = _resume(file, path, header, seed)
+        yield from done
+        if progress is not None:
+            progress(len(done))
+        finished = {entry.index for entry in done}
+        rest = [number for number in mine if number not in finished]
+        certificates = predictor.certify_many(
+            (data.read(number) for number in rest),
+            seeds=(derive_seed(header.seed, number) for number in rest),
+            stop=stop,
+            **settings,
+        )
+        for number, certificate in zip(rest, certificates, strict=True):
+            if stop is not None and stop.is_set():
+                return  # what was cut short is done again, and better, by the next call
+            entry = Entry(number, int(data.labels[number]), certificate)
+            _append(file, {"index": entry.index, "truth": entry.truth, "certificate": certificate.to_json()})
+            if progress is not None:
+                progress(1)
+            yield entry
+
+
+def read_certificates(path: Path) -> tuple[Header, list[Entry]]:
+    """Read a file of certificates. A last line that a kill left incomplete does not count."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CertificateError(f"Cannot read the certificates {path}: {error.strerror or error}.") from error
+    return _parse(content, path)
+
+
+def _parse(content: bytes, path: Path) -> tuple[Header, list[Entry]]:
+    lines = content.split(b"\n")[:-1]
+    try:
+        header = Header(**json.loads(lines[0])["header"])
+        entries = []
+        for line in lines[1:]:
+            document = json.loads(line)
+            certificate = Certificate.from_json(document["certificate"])
+            entries.append(Entry(int(document["index"]), int(document["truth"]), certificate))
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise CertificateError(f"{path} is no file of certificates as `robust certify --data` writes it.") from error
+    return header, entries
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open for reading and appending, and for one process only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # a system without file locks
+            pass
+        except OSError as error:
+            raise CertificateError(
+                f"Another process is writing {path}: wait for it, or choose another file."
+            ) from error
+        yield file
+
+
+def _resume(file: IO[bytes], path: Path, header: Header, seed: int | None) -> tuple[Header, list[Entry]]:
+    file.seek(0)
+    content = file.read()
+    complete = content.rfind(b"\n") + 1
+    if complete < len(content):
+        file.truncate(complete)  # a kill in the middle of a line: that image is done again
+    if complete == 0:
+        _append(file, {"header": dataclasses.asdict(header)})
+        return header, []
+    found, entries = _parse(content[:complete], path)
+    if not found.same_work(header) or seed not in (None, found.seed):
+        raise CertificateError(
+            f"{path} holds certificates of another model, data set or settings: choose another file, or remove it."
+        )
+    return found, entries
+
+
+def _append(file: IO[bytes], document: dict[str, Any]) -> None:
+    """One whole line in one write, on the disk before anything else happens."""
+    file.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,99 @@
+"""Tallies: what the scores of an engine mean as votes, for a file of ensemble scores and for one of members' scores."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..card import Card
+from ..engines import Engine
+from ..errors import CardError, ClassCountError
+from .estimates import Votes
+
+__all__ = ["Tally", "count_votes", "plurality", "vote_weights"]
+
+Scores = npt.NDArray[np.float32]
+
+
+def vote_weights(card: Card) -> tuple[float, ...]:
+    """The weights with which the members of a `votes` file vote; none for a file of ensemble scores."""
+    if card.kind != "votes":
+        return ()
+    weights = tuple(member.beta for member in card.members)
+    if not weights or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
+        raise CardError(
+            "A card of the kind votes names its members with weights of at least 0, and one above 0; found "
+            f"{list(weights)}."
+        )
+    return weights
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How the votes of samples are counted.
+
+    For a file of ensemble scores, a sample has one vote: its class of largest score. In a `votes` file the members have
+    `weights` and the graph gives each member's scores, (N, members, K). With `members`, votes are counted for each of
+    them: an array of one row a member, and a last row for the plurality vote of each sample. Otherwise only the
+    plurality votes are counted. Every row has an entry a class, and one more for votes that are not valid.
+    """
+
+    classes: int
+    weights: tuple[float, ...] = ()
+    members: bool = False
+
+    @classmethod
+    def of(cls, card: Card, *, members: bool) -> "Tally":
+        """The tally of a model file."""
+        return cls(len(card.classes), vote_weights(card), members)
+
+    def empty(self) -> Votes:
+        """No votes yet."""
+        entries = self.classes + 1
+        return np.zeros((len(self.weights) + 1, entries) if self.members else entries, dtype=np.int64)
+
+    def samples(self, votes: Votes) -> int:
+        """How many samples these votes are of."""
+        return int(votes[-1].sum() if self.members else votes.sum())
+
+    def scores(self, engine: Engine, images: Scores) -> Scores:
+        """The engine's scores of N images in the shape that the card promises: every sample must get its vote."""
+        expected = (len(images), *([len(self.weights)] if self.weights else []), self.classes)
+        found = engine.scores(images)
+        if found.shape != expected:
+            whose = f" and {len(self.weights)} voting members" if self.weights else ""
+            raise ClassCountError(
+                f"The card has {self.classes} classes{whose}, so {len(images)} images have scores of shape {expected}; "
+                f"the graph gives {found.shape}."
+            )
+        return found
+
+    def count(self, scores: Scores) -> Votes:
+        """The votes of some samples, from their scores."""
+        if not self.weights:
+            return count_votes(scores)
+        whole = count_votes(plurality(scores, self.weights))
+        if not self.members:
+            return whole
+        return np.stack([*(count_votes(scores[:, member]) for member in range(len(self.weights))), whole])
+
+
+def count_votes(scores: Scores) -> Votes:
+    """Votes per class, and in one more entry the samples with a score that is not finite. The lower label wins ties."""
+    classes = scores.shape[1]
+    labels = scores.argmax(axis=1)
+    labels[~np.isfinite(scores).all(axis=1)] = classes
+    return np.bincount(labels, minlength=classes + 1).astype(np.int64)
+
+
+def plurality(scores: Scores, weights: tuple[float, ...]) -> Scores:
+    """h_Q(x): the share of the weights that votes for each class, (N, K), from members' scores (N, members, K).
+
+    A member whose scores are not finite votes for no class; where none votes, the row is not a number.
+    """
+    shares = np.asarray(weights) / sum(weights)
+    valid = np.isfinite(scores).all(axis=2)
+    votes = np.eye(scores.shape[2])[scores.argmax(axis=2)] * (valid * shares)[:, :, None]
+    total = votes.sum(axis=1)
+    total[~np.any(valid, axis=1)] = np.nan
+    return np.asarray(total, dtype=np.float32)

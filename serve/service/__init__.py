@@ -1,0 +1,1 @@
+"""An HTTP request becomes an answer: fields, bodies, limits, refusals, the open inference protocol. Knows no server."""

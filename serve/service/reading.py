@@ -1,0 +1,210 @@
+"""From what TorchServe hands over to requests: raw bodies, JSON, forms. Nothing here trusts a byte.
+
+A body is recognised by its first bytes, not by its Content-Type: `curl -T image.png` sends none.
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustinfer.card import InputSpec
+from robustinfer.errors import RobustinferError
+from robustinfer.images import as_image, decode_image
+
+from . import fields
+from .limits import Limits
+from .refusals import Refusal
+
+__all__ = ["Reading", "read"]
+
+Array = npt.NDArray[Any]
+
+_FILE_FIELDS = ("image", "data", "file")
+_PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+_NPY = b"\x93NUMPY"
+_MAX_NUMBER = 400  # characters of one number in JSON; longer ones only serve to make integer parsing slow
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a request asks for: images and settings; `v2` is the request, if it speaks the open inference protocol."""
+
+    images: tuple[Array, ...]
+    settings: dict[str, Any]
+    v2: Mapping[str, Any] | None = None
+
+
+def read(data: Mapping[str, Any], *, content_type: str, spec: InputSpec, limits: Limits) -> Reading:
+    """Read one request as TorchServe delivers it: `body`, or the fields of a form, and those of the query string."""
+    if content_type.lower().startswith("application/x-www-form-urlencoded"):
+        raise Refusal.unsupported(
+            "A body of type application/x-www-form-urlencoded is not read (it is what curl sends with --data): send "
+            "JSON with the header 'Content-Type: application/json', or a file with curl -T."
+        )
+    parts = {name: bytes(value) for name, value in data.items() if isinstance(value, (bytes, bytearray))}
+    body = parts.pop("body", b"")
+    parts.pop("model_name", None)  # TorchServe's own, at its address /invocations
+    if len(body) > limits.max_body:
+        raise Refusal.malformed("limit_body", f"A body has at most {limits.max_body} bytes; found {len(body)}.")
+    files = [name for name in _FILE_FIELDS if name in parts]
+    if files and not body:
+        if len(files) > 1:
+            raise Refusal.malformed("two_images", f"A form has one image; found the fields {' and '.join(files)}.")
+        body = parts.pop(files[0])
+    settings = fields.from_text({name: _text(name, value) for name, value in parts.items()})
+    if not body:
+        raise Refusal.malformed("no_image", "The request has no body: send an image as PNG, JPEG, npy, JSON or a form.")
+    if body.lstrip()[:1] in (b"{", b"["):
+        return _read_json(body, settings, spec, limits)
+    return _checked((_decode(body, spec, limits),), settings, limits)
+
+
+def _checked(
+    images: tuple[Array, ...], settings: dict[str, Any], limits: Limits, v2: Mapping[str, Any] | None = None
+) -> Reading:
+    limits.check_settings(settings, images=len(images))
+    return Reading(images, settings, v2)
+
+
+def _text(name: str, value: bytes) -> str:
+    try:
+        return value[:1000].decode().strip()
+    except UnicodeDecodeError:
+        raise Refusal.malformed("wrong_type", f"The field {name[:60]!r} is no text.") from None
+
+
+def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits) -> Reading:
+    document = parse_json(body)
+    if not isinstance(document, dict):
+        raise Refusal.malformed("not_an_object", f"A JSON request is an object; found a {_name(document)}.")
+    if "inputs" in document:
+        from .protocol_v2 import read_inputs
+
+        images, own = read_inputs(document, spec, limits)
+        return _checked(images, {**settings, **own}, limits, v2=document)
+    if "image" not in document:
+        raise Refusal.malformed("no_image", "A JSON request has the field image (or inputs, in the open protocol).")
+    image, dtype = document.pop("image"), document.pop("dtype", None)
+    own = fields.from_json(document)
+    return _checked((_image_of(image, dtype, spec, limits),), {**settings, **own}, limits)
+
+
+def parse_json(body: bytes) -> Any:
+    """A JSON document, without the numbers that JSON does not have and without endless ones."""
+
+    def refuse(word: str) -> Any:
+        raise Refusal.malformed("not_json", f"JSON has no number {word}.")
+
+    def whole(digits: str) -> int:
+        if len(digits) > _MAX_NUMBER:
+            raise Refusal.malformed("not_json", f"A number has at most {_MAX_NUMBER} digits here.")
+        return int(digits)
+
+    try:
+        return json.loads(body, parse_constant=refuse, parse_int=whole)
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else _json_error(error)
+        raise Refusal.malformed("not_json", f"The body is no JSON document: {reason}.") from None
+
+
+def _json_error(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    return "not UTF-8 text"
+
+
+def _image_of(image: Any, dtype: Any, spec: InputSpec, limits: Limits) -> Array:
+    if dtype not in (None, "uint8", "float32"):
+        raise Refusal.malformed("wrong_type", "dtype is uint8 or float32.")
+    if isinstance(image, str):
+        if dtype is not None:
+            raise Refusal.malformed("wrong_type", "dtype is for an image given as numbers; a file knows its own.")
+        try:
+            content = base64.b64decode(image, validate=True)
+        except (binascii.Error, ValueError):
+            raise Refusal.malformed("wrong_type", "An image given as text is the base64 form of a file.") from None
+        return _decode(content, spec, limits)
+    return as_image(pixels(image, dtype), spec)
+
+
+def pixels(image: Any, dtype: str | None) -> Array:
+    """Nested lists of numbers as an array: whole numbers are uint8, others lie in [0,1].
+
+    A picture of nothing but 0 and 1 could be either; a JavaScript client writes 1.0 as 1. It has to say which.
+    """
+    if not isinstance(image, list):
+        raise Refusal.malformed(
+            "wrong_type", f"image is a list of numbers, or a file in base64; found a {_name(image)}."
+        )
+    try:
+        array = np.asarray(image)
+    except (ValueError, OverflowError, RecursionError):
+        raise Refusal.malformed("wrong_type", "The rows of image are not equally long.") from None
+    if array.dtype.kind not in "iuf":
+        raise Refusal.malformed("wrong_type", "image holds something that is no number.")
+    if dtype == "float32":
+        return array.astype(np.float64)
+    if array.dtype.kind == "f":
+        if dtype == "uint8":
+            raise Refusal.unacceptable("bad_image", "dtype is uint8, but image holds numbers with a fraction.")
+        return array
+    lowest, highest = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    if lowest < 0 or highest > 255:
+        raise Refusal.unacceptable("bad_image", f"uint8 pixels lie between 0 and 255; found {lowest} to {highest}.")
+    if dtype is None and highest <= 1:
+        raise Refusal.unacceptable(
+            "ambiguous_image", 'All pixels are 0 or 1: say "dtype": "uint8" or "dtype": "float32".'
+        )
+    return array.astype(np.uint8)
+
+
+def _decode(content: bytes, spec: InputSpec, limits: Limits) -> Array:
+    if content.startswith(_NPY):
+        _check_npy(content)
+    elif not content.startswith(_PICTURES):
+        raise Refusal.unsupported("The body is no PNG, JPEG, npy or JSON: it begins with none of their signs.")
+    try:
+        return decode_image(content, spec, max_pixels=limits.max_pixels)
+    except RobustinferError:
+        raise
+    except Exception:
+        # Decoders of broken files raise whatever their last step happened to raise.
+        raise Refusal.unacceptable("bad_image", "The image file is damaged.") from None
+
+
+def _check_npy(content: bytes) -> None:
+    """Refuse a header that claims another size than the file has: an array is allocated before it is filled."""
+    import io
+
+    from numpy.lib import format as npy
+
+    stream = io.BytesIO(content)
+    try:
+        version = npy.read_magic(stream)
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(stream)
+        claimed = math.prod(shape) * dtype.itemsize
+    except Exception:
+        # The header is a Python literal, and what can go wrong in reading one is not a closed list.
+        raise Refusal.unacceptable("bad_image", "The npy header cannot be read.") from None
+    if (
+        dtype.hasobject
+        or dtype.kind not in "uf"
+        or min(shape, default=1) < 0
+        or claimed != len(content) - stream.tell()
+    ):
+        raise Refusal.unacceptable(
+            "bad_image", "An npy body holds plain uint8 or floating numbers, exactly as many as its header says."
+        )
+
+
+def _name(value: Any) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
+    return names.get(type(value), "null")

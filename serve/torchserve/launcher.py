@@ -1,0 +1,276 @@
+"""Starting, watching, draining and stopping a TorchServe that serves model files."""
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from robustinfer.errors import MissingExtraError, ServeError
+from robustinfer.files import write_text
+
+from ..service import logs, probes
+from ..service.state import ENVIRONMENT, State, is_alive
+from . import listeners, metrics
+from .archive import pack
+from .configuration import Addresses, model_config, properties, render
+from .devices import allot
+from .java import find_java, version_of, vm_arguments
+from .options import ServedModel, ServeOptions
+from .process import OwnedProcess
+
+__all__ = ["Launcher"]
+
+TOKEN_ENVIRONMENT = "ROBUST_SERVE_TOKEN"
+_LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes on Linux, 103 on macOS
+_PREFIX = "robust-serve-"
+_GRPC_PORTS = 2
+_FAREWELL = 1.0  # seconds for TorchServe to end by itself: after a drain it has nothing left to do but to wait
+_SETTLE = 0.3  # seconds between a worker's last answer and the last byte to the client
+
+
+class Launcher:
+    """A running server. Use it as a context manager: leaving it ends all processes and removes all files.
+
+        with Launcher(models, options) as server:
+            server.wait_ready()
+            server.wait()
+
+    `restart` is not offered: TorchServe restarts a worker that dies, and whoever runs this command restarts the rest.
+    """
+
+    def __init__(self, models: Sequence[ServedModel], options: ServeOptions) -> None:
+        self.models = tuple(models)
+        self.options = options
+        self.java = find_java()
+        paths = [model.path for model in self.models]
+        self.allotment = allot(options.device, models=paths, workers=options.workers, threads=options.threads)
+        self.limits = options.limits(self.models)
+        self.token, self.token_is_ours = _token(options)
+        self._java_version = version_of(self.java)
+        self._folder: Path | None = None
+        self._process: OwnedProcess | None = None
+        self._wanted_end = threading.Event()
+        self.grpc_closed = False
+        self.addresses = self._choose_addresses(Path("management.sock"))
+
+    def __enter__(self) -> "Launcher":
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the Java virtual machine."""
+        if self._process is None:
+            raise ServeError("The server is not running.")
+        return self._process.pid
+
+    def end(self) -> None:
+        """Ask the server to end; `wait` returns soon after. Safe to call in a signal handler."""
+        self._wanted_end.set()
+
+    def wait_ready(self) -> None:
+        """Return when every model has answered a real prediction."""
+        deadline = time.monotonic() + self.options.startup_timeout
+        for model in self.models:
+            while not probes.is_ready(self.addresses.url, model.name):
+                self._check_alive()
+                if self._wanted_end.is_set():
+                    raise ServeError("The server was stopped before it was ready.")
+                if time.monotonic() > deadline:
+                    raise ServeError(
+                        f"The model {model.name!r} answered no prediction within {self.options.startup_timeout:g} s; "
+                        "the lines above say why (startup_timeout in the configuration allows more time)."
+                    )
+                time.sleep(0.05)
+        self.grpc_closed = self._close_grpc()
+
+    def wait(self) -> None:
+        """Return when the end is asked for; raise `ServeError` if the server dies by itself."""
+        while not self._wanted_end.wait(0.2):
+            self._check_alive()
+
+    def drain(self) -> None:
+        """Answer what has arrived, refuse what comes, and return when no worker is busy (or after `drain_timeout`).
+
+        TorchServe cannot stop listening, so the workers do the refusing. Its queues are first in, first out: once a
+        probe that was sent after the mark `draining` is answered, all that came before it is in a worker's hands.
+        """
+        deadline = time.monotonic() + self.options.drain_timeout
+        self._state.mark("draining")
+        for model in self.models:
+            while not probes.has_passed(self.addresses.url, model.name, timeout=max(0.1, deadline - time.monotonic())):
+                if time.monotonic() > deadline or self._process is None or self._process.exit_code() is not None:
+                    return
+                time.sleep(0.05)
+        self._state.mark("stopping")
+        while self._state.busy_workers() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(_SETTLE)
+
+    def close(self) -> None:
+        """End all processes of the server and remove its files."""
+        if self._process is not None:
+            self._process.stop(patience=_FAREWELL)
+            self._process = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """While inside: SIGTERM, SIGINT and SIGHUP ask for the end, instead of killing this process."""
+        wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        before = {number: signal.signal(number, lambda *_: self.end()) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _prepare(self) -> None:
+        _sweep(Path(tempfile.gettempdir()))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")).resolve()
+        self._folder = folder
+        if len(str(folder).encode()) > _LONGEST_FOLDER:
+            raise ServeError(
+                f"The temporary folder {folder} has too long a name for sockets: set TMPDIR to a shorter one."
+            )
+        self.addresses = self._choose_addresses(folder / "management.sock")
+        _require_free(self.addresses.host, self.addresses.port)
+        _require_free(self.addresses.metrics_host, self.addresses.metrics_port)
+        self._state = State.create(folder / "state", token=self.token)
+        store = folder / "store"
+        for model in self.models:
+            config = model_config(model, self.options, self.limits, self.allotment)
+            pack(model.path, store / f"{model.name}.mar", name=model.name, version=model.version, config=config)
+        write_text(folder / "config.properties", self.properties_text(folder))
+        write_text(folder / "metrics.yaml", metrics.config_text())
+        write_text(folder / "log4j2.xml", logs.LOG4J)
+        environment = self.allotment.environment(os.environ) | {
+            ENVIRONMENT: str(folder / "state"),
+            "TMPDIR": str(folder),
+        }
+        environment.pop(TOKEN_ENVIRONMENT, None)
+        self._process = OwnedProcess(self._command(folder), environment=environment, folder=folder)
+
+    def properties_text(self, folder: Path) -> str:
+        """TorchServe's configuration for files in `folder`."""
+        return render(
+            properties(
+                self.models,
+                self.options,
+                self.limits,
+                self.allotment,
+                addresses=self.addresses,
+                store=folder / "store",
+                metrics_config=folder / "metrics.yaml",
+            )
+        )
+
+    def _command(self, folder: Path) -> list[str]:
+        home = torchserve_home()
+        return [
+            str(self.java),
+            *vm_arguments(self._java_version, heap_megabytes=self.options.heap_megabytes),
+            f"-Dmodel_server_home={home}",
+            f"-Djava.io.tmpdir={folder}",
+            f"-Dlog4j.configurationFile={(folder / 'log4j2.xml').as_uri()}",
+            "-cp",
+            str(home / "ts" / "frontend" / "*"),
+            "org.pytorch.serve.ModelServer",
+            "--python",
+            sys.executable,
+            "-f",
+            str(folder / "config.properties"),
+            "-s",
+            str(folder / "store"),
+            "-ncs",  # no snapshots of the configuration, which would bring back an old state
+        ]
+
+    def _choose_addresses(self, management: Path) -> Addresses:
+        port = self.options.port or _require_free(self.options.host, 0)
+        # By custom the metrics stand two ports above. A server on any free port has them on any free port, too.
+        beside = port + 2 if self.options.port else 0
+        metrics_port = self.options.metrics_port if self.options.metrics_port is not None else beside
+        metrics_port = metrics_port or _require_free(self.options.metrics_host, 0)
+        return Addresses(self.options.host, port, self.options.metrics_host, metrics_port, management)
+
+    def _close_grpc(self) -> bool:
+        """Close TorchServe's gRPC ports, which it opens after the others; False where that is not possible."""
+        keep = (self.addresses.port, self.addresses.metrics_port)
+        deadline = time.monotonic() + 5
+        while len(listeners.listening_ports(self.pid)) < len(keep) + _GRPC_PORTS and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return listeners.close_other_listeners(self.pid, keep=keep)
+
+    def _check_alive(self) -> None:
+        code = self._process.exit_code() if self._process else 1
+        if code is not None:
+            raise ServeError(f"TorchServe ended by itself with exit code {code}; the lines above say why.")
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of servers that were killed with no chance to do so: each holds a copy of its models."""
+    for folder in parent.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        # In a container every server has the same process id, so a folder with ours is that of a former one.
+        if owner.isdigit() and (int(owner) == os.getpid() or not is_alive(int(owner))):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def torchserve_home() -> Path:
+    """The folder that holds TorchServe's package `ts`, which is found and not imported: importing it opens files."""
+    found = importlib.util.find_spec("ts")
+    if found is None or found.origin is None:
+        raise MissingExtraError("serve", "robust serve", "ts")
+    return Path(found.origin).resolve().parent.parent
+
+
+def _token(options: ServeOptions) -> tuple[str | None, bool]:
+    """The token, and whether it was made here (then somebody has to be told)."""
+    if options.auth == "none":
+        return None, False
+    if options.token_file is not None:
+        try:
+            token = options.token_file.read_text().strip()
+        except OSError as error:
+            raise ServeError(f"The token file {options.token_file} cannot be read: {error.strerror}.") from error
+    else:
+        token = os.environ.get(TOKEN_ENVIRONMENT, "").strip()
+        if not token:
+            return secrets.token_urlsafe(32), True
+    if len(token) < 16:
+        raise ServeError("A token has at least 16 characters; make one with: openssl rand -base64 32.")
+    return token, False
+
+
+def _require_free(host: str, port: int) -> int:
+    """The port, or any free one for 0; a sentence if another program has it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        # As the server does: connections of a former one that are still closing do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ServeError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
+        return int(probe.getsockname()[1])

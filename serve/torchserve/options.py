@@ -1,0 +1,183 @@
+"""The settings of a server: defaults, then a file, then the environment and the command line."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from robustinfer.card import Card
+from robustinfer.errors import SettingError
+
+from ..service.limits import Limits
+from .archive import valid_name
+
+try:
+    import tomllib  # type: ignore[import-not-found,unused-ignore]
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
+
+__all__ = ["ServeOptions", "ServedModel", "model_arguments"]
+
+Auth = Literal["token", "none"]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model file and the name it is served under."""
+
+    name: str
+    path: Path
+    card: Card
+    digest: str
+
+    @property
+    def version(self) -> str:
+        """The card's version, as an address can carry it. Answers have the card's own."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.card.version) or "1"
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How to serve. A TOML file may set each of these by name; None means: choose by the machine and the models.
+
+    `workers` are processes a model, by default one a GPU, or one with all cores on a CPU: one worker shares its engine
+    batches over all requests, which is faster than several workers with a part of the cores each. `batch_delay_ms` is
+    what a lone request waits for company: TorchServe waits it out in full, so it is short. `queue` requests may wait,
+    for each model; the next one gets 503 at once.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    auth: Auth = "token"
+    token_file: Path | None = None
+    device: str = "auto"
+    workers: int | None = None
+    threads: int | None = None
+    batch_size: int = 16
+    batch_delay_ms: int = 2
+    queue: int = 64
+    max_n: int = 100_000
+    max_deadline: float = 30.0
+    max_seconds: float = 60.0
+    max_body: int | None = None
+    max_pixels: int = 25_000_000
+    startup_timeout: float = 180.0
+    drain_timeout: float = 30.0
+    heap_megabytes: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.auth not in get_args(Auth):
+            raise SettingError(f"auth is token or none; found {self.auth!r}.")
+        for name in ("port", "metrics_port"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 65_535:
+                raise SettingError(f"{name} lies between 0 (any free port) and 65535; found {value}.")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise SettingError(f"{name} is a positive number; found {value}.")
+        if self.batch_delay_ms < 1:
+            # With no delay at all TorchServe 0.12 never puts more than two requests into a batch.
+            raise SettingError(f"batch_delay_ms is at least 1; found {self.batch_delay_ms}.")
+
+    @classmethod
+    def read(cls, path: Path | None, overrides: Mapping[str, Any]) -> "ServeOptions":
+        """The settings of a file, if there is one, under those in `overrides` that are not None."""
+        values = _read_file(path) if path else {}
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        return cls(**values)
+
+    def limits(self, models: Sequence[ServedModel]) -> Limits:
+        """What one request may ask for. The body's size follows from the models, if nobody has set it."""
+        return Limits(
+            max_n=self.max_n,
+            max_deadline=self.max_deadline,
+            max_seconds=self.max_seconds,
+            max_body=self.max_body or max(_body_size(model.card) for model in models),
+            max_pixels=self.max_pixels,
+        )
+
+
+_POSITIVE = (
+    "workers",
+    "threads",
+    "batch_size",
+    "queue",
+    "max_n",
+    "max_deadline",
+    "max_seconds",
+    "max_body",
+    "max_pixels",
+    "startup_timeout",
+    "drain_timeout",
+    "heap_megabytes",
+)
+
+
+def _body_size(card: Card) -> int:
+    # A float pixel takes up to 24 characters in JSON. Photographs come only to models that resize them.
+    as_json = 32 * card.input.size + 65_536
+    return max(as_json, 1 << 20 if card.input.resize == "refuse" else 8 << 20)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SettingError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"The configuration {path} is no TOML document: {error}.") from error
+    hints = get_type_hints(ServeOptions)
+    values = {}
+    for key, value in document.items():
+        name = key.replace("-", "_")
+        if name not in hints:
+            raise SettingError(f"The configuration {path} has an unknown key {key!r}; known are {', '.join(hints)}.")
+        values[name] = _typed(path, name, value, hints[name])
+    return values
+
+
+def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
+    accepted = [kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type)] or [str]
+    if Path in accepted and isinstance(value, str):
+        return path.parent / value
+    if float in accepted and type(value) is int:
+        return float(value)
+    if type(value) not in accepted:
+        wanted = " or ".join(kind.__name__ for kind in accepted if kind is not type(None))
+        raise SettingError(f"The configuration {path} says {name} = {value!r}; expected {wanted}.")
+    return value
+
+
+def model_arguments(arguments: Sequence[str]) -> list[ServedModel]:
+    """Read `MODEL` or `NAME=MODEL` arguments: each file is loaded once here, so a bad one is refused before a start.
+
+    Without a name, a model is served under the name in its card.
+    """
+    from robustinfer import Predictor
+
+    models: list[ServedModel] = []
+    for argument in arguments:
+        name, separator, path = argument.rpartition("=")
+        if separator and os.path.exists(argument):  # noqa: PTH110  (a file whose own name has the sign =)
+            name, path = "", argument
+        predictor = Predictor.load(path, device="cpu", threads=1)
+        served = valid_name(name or predictor.card.name)
+        if any(model.name == served for model in models):
+            raise SettingError(f"Two models would be served as {served!r}: give them names, as NAME=MODEL.")
+        models.append(ServedModel(served, Path(path), predictor.card, predictor.digest))
+    if not models:
+        raise SettingError("There is no model to serve: give at least one model file.")
+    return models
+
+
+def as_json(options: ServeOptions) -> dict[str, Any]:
+    """The settings as a JSON object, for `robust serve --check`."""
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(options).items()
+    }

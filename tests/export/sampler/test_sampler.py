@@ -1,0 +1,226 @@
+"""The noise inside the files is the runtime's, word for word, and so are the votes."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from robust.export import export_ensemble
+from robust.export.sampler import onnx as sampler_onnx
+from robust.export.sampler.check import sampler_votes
+from robust.export.sampler.stream import signed
+from robust.export.sampler.torch import Sampler
+from robust.train.members.ensemble import Ensemble
+from torch import Tensor, nn
+
+from robustinfer import Predictor
+from robustinfer.card import Card, InputSpec
+from robustinfer.errors import ExportError
+from robustinfer.smoothing.noise import NoiseKind, add_noise, continuous, integer, integer_thresholds, words
+
+from ..conftest import make_ensemble
+
+pytestmark = pytest.mark.xdist_group("export-sampler")  # the files of `sampler_files` are written once
+
+KINDS: tuple[NoiseKind, ...] = ("integer", "continuous")
+SEEDS = st.integers(0, 2**64 - 1)
+EXTREME = np.array(
+    [0, 1, 2, 2**32 - 1, 2**32, 2**48 - 1, 2**48, 2**62, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1],
+    dtype=np.uint64,
+)
+
+
+Inputs = dict[str, tuple[ir.DataType, list[int | str]]]
+
+
+def session_of(build: Any, inputs: Inputs, output_type: ir.DataType) -> onnxruntime.InferenceSession:
+    """A session of one graph of the sampler's own building blocks."""
+    values = [
+        ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape)) for name, (dtype, shape) in inputs.items()
+    ]
+    graph = ir.Graph(values, [], nodes=[], opset_imports={"": 18}, name="piece")
+    builder = sampler_onnx._Builder(graph, itertools.count())
+    output = build(builder, *values)
+    output.dtype = output_type
+    graph.extend(builder.tape.nodes)
+    graph.outputs.append(output)
+    proto = ir.to_proto(ir.Model(graph, ir_version=10))
+    return onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("size", [1, 4, 30, 64])
+def test_words_are_numpys(size: int) -> None:
+    blocks = -(-size // 4)
+    inputs: Inputs = {name: (ir.DataType.INT64, []) for name in ("seed", "first", "count")}
+    session = session_of(lambda b, *numbers: sampler_onnx._words(b, *numbers, blocks), inputs, ir.DataType.INT64)
+    module = Sampler(nn.Identity(), Card(classes=("a", "b"), input=InputSpec(1, 1, size), sigma=0.25))
+
+    @given(SEEDS, st.integers(0, 2**40), st.integers(1, 9))
+    @settings(max_examples=40, deadline=None)
+    def check(seed: int, first: int, count: int) -> None:
+        expected = words(seed, first, count, size)
+        numbers = {"seed": signed(seed), "first": first, "count": count}
+        drawn = session.run(None, {name: np.asarray(number, np.int64) for name, number in numbers.items()})[0]
+        in_order = drawn.reshape(count, 4, blocks).transpose(0, 2, 1).reshape(count, -1)[:, :size]
+        assert np.array_equal(in_order.view(np.uint64), expected)
+        by_torch = module._words(signed(seed), first, count, torch.device("cpu")).numpy()
+        assert np.array_equal(np.ascontiguousarray(by_torch).view(np.uint64), expected)
+
+    check()
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.25, 1.0])
+def test_words_become_the_runtimes_noise(sigma: float) -> None:
+    """On random words, on the ends of the range, and on both sides of every threshold of the integer noise."""
+    thresholds, _ = integer_thresholds(sigma)
+    drawn = np.concatenate([EXTREME, words(7, 0, 1, 40_000)[0], thresholds, thresholds - np.uint64(1)])
+    drawn = drawn[: len(drawn) // 4 * 4]
+    size = len(drawn)
+    module = Sampler(nn.Identity(), Card(classes=("a", "b"), input=InputSpec(1, 1, size), sigma=sigma))
+    # The graph takes word j of block b at place (j, b).
+    stream = np.ascontiguousarray(drawn.reshape(-1, 4).T).reshape(-1).view(np.int64)
+    signed_words = torch.from_numpy(drawn.view(np.int64)).reshape(1, -1)
+    pixels = np.full((1, size), 100 / 255, dtype=np.float32)
+    inputs: Inputs = {"words": (ir.DataType.INT64, [size]), "pixels": (ir.DataType.FLOAT, [1, size])}
+    blocks = size // 4
+
+    exact = (integer(drawn, sigma) + 100).astype(np.float32) * np.float32(1 / 255)
+    session = session_of(lambda b, w, p: sampler_onnx._integer(b, w, p, sigma, blocks, size), inputs, ir.DataType.FLOAT)
+    assert np.array_equal(session.run(None, {"words": stream, "pixels": pixels})[0][0], exact)
+    assert np.array_equal(module._integer(signed_words, torch.from_numpy(pixels)).numpy()[0], exact)
+
+    smooth = (sigma * continuous(drawn)).astype(np.float32) + pixels[0]
+    session = session_of(
+        lambda b, w, p: sampler_onnx._continuous(b, w, p, sigma, blocks, size), inputs, ir.DataType.FLOAT
+    )
+    # Two quantile functions of relative error 1e-16 may round to neighbouring floats, rarely.
+    for found in (
+        session.run(None, {"words": stream, "pixels": pixels})[0][0],
+        module._continuous(signed_words, torch.from_numpy(pixels)).numpy()[0],
+    ):
+        assert np.abs(found - smooth).max() <= np.spacing(np.abs(smooth).max())
+        assert (found != smooth).mean() < 1e-4
+
+
+@pytest.fixture(scope="module")
+def sampler_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One odd-sized ensemble as a sampler in both formats, and as a plain scores graph."""
+    folder = tmp_path_factory.mktemp("sampler")
+    ensemble, card = make_ensemble(shape=(3, 9, 7), betas=(1.0, -0.7, 0.4), classes=5, sigma=0.5, seed=11)
+    paths = {name: folder / name for name in ("sampler.onnx", "sampler.pt", "plain.onnx")}
+    for name, path in paths.items():
+        export_ensemble(ensemble, card, path, sampler=name.startswith("sampler"), samples=20)
+    return paths
+
+
+def test_votes_are_the_runtimes(sampler_files: dict[str, Path]) -> None:
+    """The same seed casts the same votes in the sampler, in TorchScript and by Predictor on the scores graph."""
+    predictor = Predictor.load(sampler_files["plain.onnx"], device="cpu", threads=1)
+    card = predictor.card
+    image = np.random.default_rng(5).integers(0, 256, card.input.shape, dtype=np.uint8)
+    unit = (image * np.float32(1 / 255))[None]
+
+    @given(SEEDS, st.integers(0, 10**6), st.integers(1, 60), st.sampled_from(KINDS))
+    @settings(max_examples=10, deadline=None)
+    def check(seed: int, first: int, count: int, kind: NoiseKind) -> None:
+        noisy = np.empty((count, *card.input.shape), dtype=np.float32)
+        source = image if kind == "integer" else unit[0]
+        add_noise(source, kind=kind, sigma=0.5, seed=seed, first=first, out=noisy)
+        scores = predictor.engine.scores(noisy)
+        expected = np.bincount(scores.argmax(1), minlength=6)
+        ordered = np.sort(scores, axis=1)
+        near_ties = int((ordered[:, -1] - ordered[:, -2] < 1e-5 * np.abs(scores).max()).sum())
+        for name in ("sampler.onnx", "sampler.pt"):
+            found = sampler_votes(sampler_files[name], unit, seed=seed, first=first, count=count, noise=kind)
+            assert found.sum() == count
+            assert np.abs(found - expected).sum() <= 2 * near_ties
+
+    check()
+
+
+def test_a_certificate_has_the_samplers_votes(sampler_files: dict[str, Path]) -> None:
+    predictor = Predictor.load(sampler_files["sampler.onnx"], device="cpu", threads=1)
+    image = np.random.default_rng(6).integers(0, 256, predictor.card.input.shape, dtype=np.uint8)
+    certificate = predictor.certify(image, n=300, n0=20, seed=2**63 + 5)
+    unit = (image * np.float32(1 / 255))[None]
+    for name in ("sampler.onnx", "sampler.pt"):
+        votes = sampler_votes(sampler_files[name], unit, seed=2**63 + 5, first=20, count=300, noise="integer")
+        assert np.abs(votes - [*certificate.counts, certificate.invalid]).sum() <= 2
+
+
+def test_scores_only_consumers_see_no_difference(sampler_files: dict[str, Path]) -> None:
+    plain, sampling = (
+        onnxruntime.InferenceSession(sampler_files[name], providers=["CPUExecutionProvider"])
+        for name in ("plain.onnx", "sampler.onnx")
+    )
+    images = np.random.default_rng(0).random((4, 3, 9, 7), dtype=np.float32)
+    assert [value.name for value in sampling.get_inputs()] == ["image"]
+    assert sampling.get_outputs()[0].name == "scores"
+    assert sampling.get_outputs()[0].shape == plain.get_outputs()[0].shape
+    scores, votes = sampling.run(None, {"image": images})
+    assert np.array_equal(scores, plain.run(None, {"image": images})[0])
+    assert votes.tolist() == [0] * 6
+
+
+def test_one_copy_of_the_weights(sampler_files: dict[str, Path]) -> None:
+    """A sampler adds its tables and operations, about 0.35 MB, and no second ensemble."""
+    models = [onnx.load(sampler_files[name]) for name in ("plain.onnx", "sampler.onnx")]
+    names = [{tensor.name for tensor in model.graph.initializer} for model in models]
+    added = names[1] - names[0]
+    assert names[0] <= names[1]
+    assert all(name.startswith("sampler/") or name in sampler_onnx.SAMPLER_INPUTS for name in added)
+
+
+class _Spoilt(nn.Module):
+    """Scores are not finite wherever the first pixel is dark."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        first = image[:, 0, 0, 0]
+        nothing = torch.where(first < 0.2, torch.log(first * 0 - 1), first * 0)
+        return torch.stack([first + nothing, 1 - first], dim=1)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt"])
+def test_scores_that_are_not_finite_vote_for_no_class(tmp_path: Path, suffix: str) -> None:
+    card = Card(classes=("bright", "dark"), input=InputSpec(1, 2, 2), sigma=0.25)
+    build = {".onnx": _onnx_bytes, ".pt": _torchscript_bytes}[suffix]
+    path = tmp_path / f"spoilt{suffix}"
+    path.write_bytes(build(Ensemble([_Spoilt()], [1.0]).freeze(), card))
+    image = np.full((1, 1, 2, 2), 128 / 255, dtype=np.float32)
+    noisy = np.empty((200, 1, 2, 2), dtype=np.float32)
+    add_noise(np.full((1, 2, 2), 128, dtype=np.uint8), kind="integer", sigma=0.25, seed=1, first=0, out=noisy)
+    first = noisy[:, 0, 0, 0]
+    expected = [int((first >= 0.5).sum()), int(((first >= 0.2) & (first < 0.5)).sum()), int((first < 0.2).sum())]
+    assert min(expected) > 10
+    assert sampler_votes(path, image, seed=1, first=0, count=200, noise="integer").tolist() == expected
+
+
+def _onnx_bytes(ensemble: Ensemble, card: Card) -> bytes:
+    from robust.export.fusion import fuse
+    from robust.export.onnx_file import onnx_file
+
+    return onnx_file(fuse(ensemble, card.input), card, sampler=True, opset=None)(card)
+
+
+def _torchscript_bytes(ensemble: Ensemble, card: Card) -> bytes:
+    from robust.export.fusion import fuse
+    from robust.export.torch_files import torchscript_file
+
+    return torchscript_file(fuse(ensemble, card.input), card, sampler=True)(card)
+
+
+def test_a_sampler_needs_sigma_and_a_format_that_has_one(tmp_path: Path) -> None:
+    ensemble, card = make_ensemble(sigma=None)
+    with pytest.raises(ExportError, match="needs the sigma"):
+        export_ensemble(ensemble, card, tmp_path / "model.onnx", sampler=True)
+    ensemble, card = make_ensemble()
+    with pytest.raises(ExportError, match="no sampler"):
+        export_ensemble(ensemble, card, tmp_path / "model.pt2", sampler=True)
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,233 @@
+"""Every command as a newcomer tries it, with the wrong thing each time: one sentence, and the right exit code."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from robustinfer.certificate_file import read_certificates
+from robustinfer.cli.main import main
+from robustinfer.data import digits
+
+LinearModel = Callable[..., Path]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def robust(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Printed]:
+    """Runs `robust ARGUMENTS...` in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments: str) -> Printed:
+        monkeypatch.setattr(sys, "argv", ["robust", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return Printed(int(ended.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def files(linear_model: LinearModel, tmp_path: Path) -> Path:
+    """A folder with a model of 8 x 8 pixels, pictures, and things that are not what they seem."""
+    weights = np.zeros((10, 64))
+    weights[:, :10] = np.eye(10)
+    linear_model(weights, shape=(1, 8, 8), name="model")
+    images, _ = digits("test")
+    picture = Image.fromarray(images[0, 0])
+    picture.save(tmp_path / "five.png")
+    picture.convert("RGB").resize((32, 32)).save(tmp_path / "photo.jpg")
+    (tmp_path / "photo.onnx").write_bytes((tmp_path / "photo.jpg").read_bytes())
+    (tmp_path / "photo.pt").write_bytes((tmp_path / "photo.jpg").read_bytes())
+    (tmp_path / "cut.onnx").write_bytes((tmp_path / "model.onnx").read_bytes()[:500])
+    (tmp_path / "text.txt").write_text("some text\n")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+WRONG = {
+    "predict: missing model": (
+        "predict missing.onnx five.png", 1, "There is no model file missing.onnx."),
+    "predict: a JPEG for a model": (
+        "predict photo.jpg five.png", 1, "Expected a model file that ends in .onnx, .pt or .pt2, found photo.jpg."),
+    "predict: a JPEG called .onnx": ("predict photo.onnx five.png", 1, "photo.onnx is damaged, or no ONNX model: "),
+    "predict: a JPEG called .pt": (
+        "predict photo.pt five.png", 1, "photo.pt is damaged, or no TorchScript or pt2 file: File is not a zip file."),
+    "predict: missing image": ("predict model.onnx missing.png", 2, "There is no file missing.png."),
+    "predict: a large photo": (
+        "predict model.onnx photo.jpg", 1, "photo.jpg: Expected an image of 8 x 8 pixels, found 32 x 32."),
+    "predict: no picture at all": (
+        "predict model.onnx text.txt", 1,
+        "text.txt: This is no PNG, JPEG or npy image: its first bytes are those of none of them."),
+    "certify: no image": ("certify model.onnx", 2, "Give image files, or a data set with --data."),
+    "certify: half a model": ("certify cut.onnx five.png", 1, "cut.onnx is damaged, or no ONNX model: "),
+    "certify: too few samples": (
+        "certify model.onnx five.png --n 3", 2, "3 samples cannot certify anything at alpha = 0.001"),
+    "certify: alpha of 2": ("certify model.onnx five.png --alpha 2", 2, "Expected an alpha between 0 and 1, found 2.0"),
+    "certify: unknown data": ("certify model.onnx --data nowhere", 1, "nowhere"),
+    "certify: a shard that is none": (
+        "certify model.onnx --data digits --shard 2/2", 2, "Expected a shard i/n with i from 0 to n - 1"),
+    "certify: a file where a folder is needed": (
+        "certify model.onnx --data digits --limit 1 --n 100 --out text.txt/c.jsonl", 1,
+        "text.txt is a file where a folder is needed: choose another place."),
+    "certify: another file is there": (
+        "certify model.onnx --data digits --limit 1 --n 100 --out text.txt", 1,
+        "text.txt is no file of certificates as `robust certify --data` writes it."),
+    "inspect: missing": ("inspect missing.onnx", 1, "There is no model file missing.onnx."),
+    "inspect: a JPEG": ("inspect photo.onnx", 1, "photo.onnx is damaged, or no ONNX model: "),
+    "summary: missing": ("summary missing.jsonl", 2, "There is no file missing.jsonl."),
+    "summary: text": ("summary text.txt", 1, "text.txt is no file of certificates as `robust certify --data` "),
+    "verify: text": (
+        "verify text.txt --model model.onnx --image five.png", 1, "This is no certificate: not a JSON document"),
+    "verify: no image": (
+        "verify text.txt --model model.onnx", 2, "Give the certified image with --image, or its data set with --data"),
+    "report: missing": ("report missing", 2, "There is no file missing."),
+    "report: a model": (
+        "report model.onnx", 2, "Expected a run folder or a .jsonl file of certificates, found model.onnx."),
+    "report: an empty folder": ("report empty", 1, "empty holds neither a run nor certificates."),
+    "bench: missing": ("bench missing.onnx", 1, "There is no model file missing.onnx."),
+    "bench: batches in words": (
+        "bench model.onnx --batches many", 2, "Expected batch sizes such as 1,64,256, found 'many'."),
+    "bench: a batch of none": ("bench model.onnx --batches 0", 2, "Expected batch sizes of at least 1, found '0'."),
+    "export: missing run": (
+        "export missing --out m.onnx", 1,
+        "missing is no run folder: it has no recipe.toml; train one with `robust train`."),
+    "train: no such recipe": ("train nothing", 2, "A recipe is a .toml file or one of cifar10-l2, "),
+    "train: a file where a folder is needed": (
+        "train digits-l2 --out text.txt", 1, "text.txt exists already; give another --out"),
+    "train: a setting that is none": (
+        "train digits-l2 --set stagse=3", 2, "A recipe has no setting `stagse`; did you mean `stages`?"),
+    "evaluate: missing": ("evaluate missing", 2, "There is no run folder or model file missing."),
+    "evaluate: an empty folder": ("evaluate empty", 1, "empty is no run folder: it has no recipe.toml"),
+    "serve: missing": ("serve missing.onnx", 1, "There is no model file missing.onnx."),
+    "serve: a JPEG": (
+        "serve photo.jpg", 1, "Expected a model file that ends in .onnx, .pt or .pt2, found photo.jpg."),
+    "quickstart: a file where a folder is needed": (
+        "quickstart --out text.txt", 1, "text.txt/run is a file where a folder is needed: choose another place."),
+    "quickstart: a setting that is none": (
+        "quickstart --set colour=blue", 2, "A recipe has no setting `colour`; docs/recipes.md lists them all."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "code", "sentence"), WRONG.values(), ids=WRONG.keys())
+def test_the_wrong_thing_gets_one_sentence(
+    line: str, code: int, sentence: str, robust: Callable[..., Printed], files: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in files.rglob("*")}
+    printed = robust(*line.split())
+    assert printed.code == code
+    last = printed.err.strip().splitlines()[-1]
+    assert last.startswith("robust: ")
+    assert sentence in last
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+    assert {path: path.stat().st_mtime_ns for path in files.rglob("*")} == before
+
+
+COMMANDS = (
+    "train", "evaluate", "export", "inspect", "predict", "certify", "summary", "verify", "report", "serve", "bench",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_without_arguments_says_what_is_missing(command: str, robust: Callable[..., Printed]) -> None:
+    printed = robust(command)
+    assert printed.code == 2
+    assert "Missing argument" in printed.err or "Give " in printed.err or "Missing option" in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("command", ["quickstart", *COMMANDS])
+def test_help_has_a_sentence_and_its_options(command: str, robust: Callable[..., Printed]) -> None:
+    printed = robust(command, "--help")
+    assert printed.code == 0
+    assert f"robust {command}" in printed.out
+    assert "--help" in printed.out
+
+
+def test_robust_alone_lists_every_command(robust: Callable[..., Printed]) -> None:
+    printed = robust()
+    assert printed.code in (0, 2)
+    shown = printed.out + printed.err
+    for command in ("quickstart", *COMMANDS):
+        assert command in shown
+
+
+def test_unknown_commands_and_options_are_misuse(robust: Callable[..., Printed]) -> None:
+    assert robust("frobnicate").code == 2
+    assert "No such option" in robust("inspect", "model.onnx", "--frobnicate").err
+
+
+def test_version(robust: Callable[..., Printed]) -> None:
+    from robustinfer import __version__
+
+    printed = robust("--version")
+    assert (printed.code, printed.out) == (0, f"robust {__version__}\n")
+
+
+def test_help_loads_neither_torch_nor_scipy() -> None:
+    program = (
+        "import sys; sys.argv = ['robust', '--help']\n"
+        "from robustinfer.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert not {'torch', 'scipy', 'onnxruntime', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_bench_prints_a_table_or_json(robust: Callable[..., Printed], files: Path) -> None:
+    printed = robust("bench", "model.onnx", "--batches", "1,8", "--seconds", "0.01", "--json")
+    found = json.loads(printed.out)
+    assert [rate["batch"] for rate in found["engine"]] == [1, 8]
+    assert found["batch"] in (1, 8)
+    assert found["flops"] == 2 * 64 * 10
+    assert found["limit"] == pytest.approx(found["gflops"] * 1e9 / found["flops"])
+    assert found["share"] == pytest.approx(found["certify"] / found["limit"])
+    table = robust("bench", "model.onnx", "--batches", "4", "--seconds", "0.01").out
+    assert "engine alone" in table
+    assert "certificates run at" in table
+
+
+def test_ctrl_c_leaves_certificates_that_go_on(files: Path) -> None:
+    command = [
+        str(Path(sys.executable).with_name("robust")), "certify", "model.onnx", "--data", "digits", "--n", "3000",
+        "--seed", "1", "--limit", "100", "--threads", "1", "--out", "c.jsonl",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=files, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    path, end = files / "c.jsonl", time.monotonic() + 120
+    while time.monotonic() < end and (not path.is_file() or path.read_bytes().count(b"\n") < 4):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "run the same command again to go on" in err
+    _, before = read_certificates(path)
+    assert 3 <= len(before) < 100
+    finished = subprocess.run(command, cwd=files, capture_output=True, text=True, timeout=240)
+    assert finished.returncode == 0, finished.stderr
+    _, entries = read_certificates(path)
+    assert entries[: len(before)] == before
+    assert [entry.index for entry in entries] == list(range(100))

@@ -1,0 +1,281 @@
+"""Certifying a data set: nothing lost, nothing repeated, whatever is killed; shards are one whole."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robustinfer import Predictor
+from robustinfer.certificate_file import Header, certify_data, read_certificates, shard_path
+from robustinfer.data import ImageSet, class_folders, load_images, npz_arrays, parse_shard, split_fifth
+from robustinfer.errors import CertificateError, DataError, SettingError
+from robustinfer.summary import merge, summarize
+
+ROBUST = [sys.executable, "-c", "from robustinfer.cli.main import main; main()"]
+
+
+@pytest.fixture
+def images() -> ImageSet:
+    pixels = np.random.default_rng(0).integers(0, 256, size=(30, 1, 2, 2), dtype=np.uint8)
+    return ImageSet("squares", (pixels[:, 0, 0, 0] > 127).astype(np.int64), lambda i: pixels[i])
+
+
+@pytest.fixture
+def predictor(predictor_of: Callable[..., Predictor], half_space: Any) -> Predictor:
+    return predictor_of(half_space)
+
+
+def _answers(path: Path) -> list[tuple[int, int, Any]]:
+    """What a file says, without the times."""
+    return [
+        (entry.index, entry.truth, entry.certificate.to_json() | {"seconds": 0})
+        for entry in sorted(read_certificates(path)[1], key=lambda entry: entry.index)
+    ]
+
+
+def test_every_image_once_and_in_order(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    entries = list(certify_data(predictor, images, path, every=2, limit=10, n=200, seed=3))
+    assert [entry.index for entry in entries] == list(range(0, 20, 2))
+    header, read = read_certificates(path)
+    assert read == entries
+    assert (header.total, header.seed, header.settings) == (10, 3, {"n": 200})
+
+
+def test_goes_on_after_a_line_was_cut(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    list(certify_data(predictor, images, whole, n=200, seed=3))
+    lines = whole.read_bytes().splitlines(keepends=True)
+    for kept, partial in ((12, 30), (1, 5), (0, 40), (31, 0)):
+        cut.write_bytes(b"".join(lines[:kept]) + lines[min(kept, 30)][:partial] * (partial > 0))
+        list(certify_data(predictor, images, cut, n=200, seed=3))
+        assert _answers(cut) == _answers(whole)
+
+
+def test_a_stop_keeps_what_is_done(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    path, stop = tmp_path / "out.jsonl", threading.Event()
+    for number, _ in enumerate(certify_data(predictor, images, path, n=200, seed=3, stop=stop)):
+        if number == 4:
+            stop.set()
+    assert [entry.index for entry in read_certificates(path)[1]] == [0, 1, 2, 3, 4]
+    assert len(list(certify_data(predictor, images, path, n=200, seed=3))) == 30
+    assert [entry.index for entry in read_certificates(path)[1]] == list(range(30))
+
+
+@pytest.mark.parametrize("change", [{"n": 300}, {"seed": 4}, {"every": 2}, {"alpha": 0.01}])
+def test_other_work_is_refused(change: Any, predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    list(certify_data(predictor, images, path, n=200, seed=3))
+    before = path.read_bytes()
+    with pytest.raises(CertificateError, match="another model, data set or settings"):
+        list(certify_data(predictor, images, path, **({"n": 200, "seed": 3} | change)))
+    assert path.read_bytes() == before
+
+
+def test_two_writers_are_refused(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    first = certify_data(predictor, images, path, n=200)
+    next(first)
+    with pytest.raises(CertificateError, match="Another process is writing"):
+        next(certify_data(predictor, images, path, n=200))
+    first.close()
+
+
+def test_shards_are_one_whole(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    whole = tmp_path / "out.jsonl"
+    list(certify_data(predictor, images, whole, n=200, seed=3))
+    paths = [shard_path(whole, (index, 4)) for index in range(4)]
+    for index, path in enumerate(paths):
+        list(certify_data(predictor, images, path, n=200, seed=3, shard=(index, 4)))
+    header, entries = merge(paths)
+    alone = read_certificates(whole)
+    assert [(e.index, e.certificate.counts) for e in entries] == [(e.index, e.certificate.counts) for e in alone[1]]
+    assert summarize(header, entries).accuracies == summarize(*alone).accuracies
+    with pytest.raises(CertificateError, match="the same image"):
+        merge([paths[0], paths[0]])
+    assert summarize(*merge(paths[:3])).missing == 7
+
+
+def test_files_of_other_work_do_not_merge(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    list(certify_data(predictor, images, one, n=200, shard=(0, 2)))
+    list(certify_data(predictor, images, other, n=300, shard=(1, 2)))
+    with pytest.raises(CertificateError, match="not of the same"):
+        merge([one, other])
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"no json\n", b'{"header": {"data": 1}}\n', b"\x89PNG\n"])
+def test_other_files_are_no_certificates(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(CertificateError):
+        read_certificates(path)
+
+
+def test_header_names_its_images() -> None:
+    assert list(Header({}, {}, "d", 10, 3, 4, 3, 0).numbers) == [3, 7, 11]
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "shard"),
+    [
+        ("1/3", {}, (1, 3)),
+        (None, {"RANK": "2", "WORLD_SIZE": "5"}, (2, 5)),
+        (None, {}, (0, 1)),
+        ("0/2", {"RANK": "1"}, (0, 2)),
+    ],
+)
+def test_shard_from_option_or_environment(
+    text: str | None, environment: dict[str, str], shard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert parse_shard(text) == shard
+
+
+@pytest.mark.parametrize("text", ["3/3", "1", "-1/2", "a/b", "0/0"])
+def test_bad_shards_are_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="Expected a shard"):
+        parse_shard(text)
+
+
+def test_folder_of_classes(linear_model: Callable[..., Path], tmp_path: Path) -> None:
+    from PIL import Image
+
+    card = Predictor.load(linear_model(np.eye(2, 4), shape=(1, 2, 2))).card
+    for name in card.classes:
+        (tmp_path / "set" / "test" / name).mkdir(parents=True)
+        Image.fromarray(np.full((2, 2), 7, np.uint8)).save(tmp_path / "set" / "test" / name / "a.png")
+    data = load_images(f"folder:{tmp_path / 'set'}", card)
+    assert data.labels.tolist() == [0, 1]
+    assert data.read(1).tolist() == np.full((1, 2, 2), 7).tolist()
+    (tmp_path / "set" / "test" / "stranger").mkdir()
+    with pytest.raises(DataError, match="holds no images"):
+        load_images(f"folder:{tmp_path / 'set'}", card)
+    Image.fromarray(np.full((2, 2), 7, np.uint8)).save(tmp_path / "set" / "test" / "stranger" / "a.png")
+    with pytest.raises(DataError, match="'stranger', which the model does not know"):
+        load_images(f"folder:{tmp_path / 'set'}", card)
+
+
+def test_folder_without_a_split_takes_every_fifth(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            (tmp_path / name / f"{number}.png").touch()
+    files, labels, classes = class_folders(tmp_path, "test")
+    assert ([file.name for file in files], labels, classes) == (["4.png", "4.png"], [0, 1], ["a", "b"])
+    assert len(class_folders(tmp_path, "train")[0]) == 8
+    assert split_fifth(7, test=True).tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x_test": np.zeros((2, 2, 2)), "y_test": np.zeros(2, int)}, "uint8"),
+        ({"x_test": np.zeros((2, 2, 2), np.uint8)}, "holds x_test, y_test"),
+        ({"x_test": np.zeros((2, 2, 2), np.uint8), "y_test": np.zeros(3, int)}, "one whole number"),
+        ({"x_test": np.zeros((2, 5, 2, 2), np.uint8), "y_test": np.zeros(2, int)}, "N x H x W"),
+        (
+            {"x_test": np.zeros((2, 2, 2), np.uint8), "y_test": np.array([0, 5]), "classes": np.array(["a", "b"])},
+            "names 2",
+        ),
+    ],
+)
+def test_npz_files_are_checked(arrays: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "set.npz", **arrays)
+    with pytest.raises(DataError, match=sentence):
+        npz_arrays(tmp_path / "set.npz", "test")
+
+
+@pytest.mark.parametrize("spec", ["nowhere", "folder:nowhere", "npz:nowhere.npz"])
+def test_unknown_data_is_refused(spec: str, linear_model: Callable[..., Path]) -> None:
+    card = Predictor.load(linear_model(np.eye(2, 4), shape=(1, 2, 2))).card
+    with pytest.raises(DataError):
+        load_images(spec, card)
+
+
+def test_data_of_another_shape_is_refused(linear_model: Callable[..., Path]) -> None:
+    card = Predictor.load(linear_model(np.eye(10, 4), shape=(1, 2, 2))).card
+    with pytest.raises(DataError, match=r"shape \(1, 8, 8\), but the model takes \(1, 2, 2\)"):
+        load_images("digits", card)
+
+
+@pytest.fixture
+def work(linear_model: Callable[..., Path], tmp_path: Path) -> list[str]:
+    """A certification that takes a few seconds: 120 digits."""
+    weights = np.random.default_rng(0).normal(size=(10, 64))
+    model = linear_model(weights, shape=(1, 8, 8))
+    return ["certify", str(model), "--data", "digits", "--limit", "120", "--n", "4000", "--seed", "5", "--json"]
+
+
+def _wait_for_lines(path: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"{path} did not reach {count} lines: exit {process.poll()}")
+
+
+def test_a_killed_process_loses_and_repeats_nothing(work: list[str], tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+    subprocess.run([*ROBUST, *work, "--out", str(whole)], check=True, capture_output=True)
+    for lines in (4, 50):
+        process = subprocess.Popen(
+            [*ROBUST, *work, "--out", str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        _wait_for_lines(killed, lines, process)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    result = subprocess.run([*ROBUST, *work, "--out", str(killed)], check=True, capture_output=True)
+    assert _answers(killed) == _answers(whole)
+    assert json.loads(result.stdout)["images"] == 120
+
+
+@pytest.mark.slow
+@pytest.mark.representative
+@pytest.mark.timeout(240)
+def test_shards_under_torchrun_with_one_killed(work: list[str], tmp_path: Path) -> None:
+    """torchrun starts one process a shard; one is killed and restarted by torchrun, and the whole comes out."""
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    subprocess.run([*ROBUST, *work, "--out", str(whole)], check=True, capture_output=True)
+    shim = tmp_path / "shim.py"
+    shim.write_text(
+        "import os, pathlib\n"
+        "pathlib.Path(os.environ['PIDS'], f\"{os.environ['RANK']}-{os.getpid()}\").touch()\n"
+        "from robustinfer.cli.main import main\n"
+        "main()\n"
+    )
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    # Without the two dashes torchrun takes --n for an abbreviation of its own options.
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2", "--"]
+    process = subprocess.Popen(
+        [*launcher, str(shim), *work, "--out", str(out)],
+        env=os.environ | {"PIDS": str(pids), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    victim = shard_path(out, (1, 2))
+    _wait_for_lines(victim, 3, process)
+    pid = next(int(file.name.split("-")[1]) for file in pids.iterdir() if file.name.startswith("1-"))
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(timeout=180) == 0
+    assert len(list(pids.iterdir())) >= 4, "the shards were restarted"
+    paths = [shard_path(out, (index, 2)) for index in range(2)]
+    header, entries = merge(paths)
+    assert [(e.index, e.certificate.counts) for e in entries] == [
+        (index, tuple(certificate["counts"])) for index, _, certificate in _answers(whole)
+    ]
+    assert summarize(header, entries).accuracies == summarize(*read_certificates(whole)).accuracies

@@ -1,0 +1,157 @@
+"""What a worker does with requests that arrive together, without TorchServe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from robust.serve.service.limits import Limits
+from robust.serve.service.state import State
+from robust.serve.service.worker import Answer, Incoming, Worker
+
+from robustinfer import Predictor
+from robustinfer.errors import EngineError
+
+Array = np.ndarray[Any, Any]
+OPEN = State(None)
+
+
+def worker(predictor: Predictor, state: State = OPEN, **limits: Any) -> Worker:
+    return Worker(predictor, name="tiny", limits=Limits(**limits), state=state)
+
+
+def question(image: Array, **settings: Any) -> Incoming:
+    return Incoming({"body": json.dumps({"image": image.tolist(), **settings}).encode()}, request_id="r-1")
+
+
+def error(answer: Answer) -> str:
+    return str(json.loads(answer.body)["error"]["code"])
+
+
+def test_neighbours_do_not_hurt_each_other(predictor: Predictor, image: Array) -> None:
+    good = [question(image, n=1000 * k, seed=k) for k in (1, 2, 3)]
+    bad = [question(image, n=-5), question(image[:3], n=1000), Incoming({"body": b"\0"}), question(image, n=1)]
+    batch = [good[0], bad[0], good[1], bad[1], bad[2], good[2], bad[3]]
+    answers = worker(predictor).answer(batch)
+    assert [int(answer.status) for answer in answers] == [200, 422, 200, 422, 415, 200, 422]
+    for place, k in ((0, 1), (2, 2), (5, 3)):
+        assert json.loads(answers[place].body)["counts"] == list(predictor.certify(image, n=1000 * k, seed=k).counts)
+
+
+def test_an_engine_that_fails_on_one_request_fails_that_one_only(predictor: Predictor, image: Array) -> None:
+    class Moody:
+        """A predictor whose engine cannot stand one seed."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(predictor, name)
+
+        def answer_many(self, requests: Any) -> Any:
+            if any(request.seed == 13 for request in requests):
+                raise EngineError("secret path /x/y")
+            return predictor.answer_many(requests)
+
+    answers = worker(Moody()).answer([question(image, n=500, seed=seed) for seed in (1, 13, 2)])  # type: ignore[arg-type]
+    assert [int(answer.status) for answer in answers] == [200, 500, 200]
+    assert error(answers[1]) == "engine_failed"
+    assert "secret" not in answers[1].body
+
+
+def test_a_deadline_is_served_first_and_order_is_kept(predictor: Predictor, image: Array) -> None:
+    answers = worker(predictor).answer([question(image, n=20_000, seed=4), question(image, deadline=0.2, seed=5)])
+    documents = [json.loads(answer.body) for answer in answers]
+    assert [document["seed"] for document in documents] == [4, 5]
+    assert documents[1]["samples_used"] > 0
+
+
+def test_work_that_would_take_too_long_is_refused_with_what_would_do(predictor: Predictor, image: Array) -> None:
+    slow = worker(predictor, max_seconds=1e-5)
+    slow.warm_up()
+    (answer,) = slow.answer([question(image, n=100_000)])
+    assert (int(answer.status), error(answer)) == (422, "limit_seconds")
+    (kept,) = slow.answer([question(image, n=100_000, deadline=0.05)])
+    assert int(kept.status) == 200
+
+
+def test_without_n_the_default_stays_within_the_limit(predictor: Predictor, image: Array) -> None:
+    (answer,) = worker(predictor, max_n=700).answer([question(image, mode="predict")])
+    assert json.loads(answer.body)["n"] == 700
+
+
+def test_token(predictor: Predictor, image: Array, tmp_path: Path) -> None:
+    guarded = worker(predictor, State.create(tmp_path / "state", token="right"))
+    body = question(image, n=500).data
+    for header, status in (
+        ("Bearer right", 200),
+        ("bearer right", 200),
+        ("Bearer wrong", 401),
+        ("right", 401),
+        ("", 401),
+    ):
+        (answer,) = guarded.answer([Incoming(body, {"authorization": header})])
+        assert int(answer.status) == status, header
+    (answer,) = guarded.answer([Incoming({"mode": b"health"})])
+    assert json.loads(answer.body)["ready"] is True
+    assert "right" not in "".join(path.read_text() for path in (tmp_path / "state").iterdir())
+
+
+def test_drain_then_stop(predictor: Predictor, image: Array, tmp_path: Path) -> None:
+    state = State.create(tmp_path / "state", token=None)
+    draining = worker(predictor, state)
+    state.mark("draining")
+    health, asked = draining.answer([Incoming({"mode": b"health"}), question(image, n=500)])
+    assert (int(health.status), error(health), int(asked.status)) == (503, "draining", 200)
+    assert health.headers == {"Retry-After": "1"}
+    state.mark("stopping")
+    (late,) = draining.answer([question(image, n=500)])
+    assert (int(late.status), error(late)) == (503, "stopping")
+    assert state.busy_workers() == []
+    with state.busy():
+        assert len(state.busy_workers()) == 1
+
+
+def test_health_fails_when_predictions_do(predictor: Predictor) -> None:
+    class Broken:
+        """A predictor whose engine has gone."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(predictor, name)
+
+        def certify(self, *_: Any, **__: Any) -> Any:
+            raise EngineError("gone")
+
+    (answer,) = worker(Broken()).answer([Incoming({"mode": b"health"})])  # type: ignore[arg-type]
+    assert (int(answer.status), error(answer)) == (503, "not_ready")
+
+
+@pytest.mark.parametrize(
+    ("incoming", "expected"),
+    [
+        (Incoming({"body": b""}, {"content-length": "0"}), "metadata"),
+        (Incoming({"mode": b"metadata", "body": b""}), "metadata"),
+        (Incoming({"body": b""}, {"url_path": "/health/"}), "health"),
+        (Incoming({}, {"content-type": "application/x-www-form-urlencoded"}), None),
+        (Incoming({"body": b"x"}), None),
+        (Incoming({"mode": b"\xff"}), None),
+    ],
+)
+def test_questions_without_an_image(incoming: Incoming, expected: str | None) -> None:
+    assert incoming.question == expected
+
+
+def test_open_protocol_errors_are_texts(predictor: Predictor) -> None:
+    tensor = {"name": "image", "shape": [1, 8, 8], "datatype": "UINT8", "data": [9] * 64}
+    body = json.dumps({"inputs": [tensor], "parameters": {"n": 2}}).encode()
+    (answer,) = worker(predictor).answer([Incoming({"body": body})])
+    assert int(answer.status) == 422
+    assert "n >=" in json.loads(answer.body)["error"]
+
+
+def test_two_images_never_share_their_noise(predictor: Predictor) -> None:
+    tensor = {"name": "image", "shape": [2, 1, 8, 8], "datatype": "UINT8", "data": [9] * 128}
+    body = json.dumps({"inputs": [tensor], "parameters": {"n": 500, "seed": 1}}).encode()
+    (answer,) = worker(predictor).answer([Incoming({"body": body})])
+    assert int(answer.status) == 422
+    body = json.dumps({"inputs": [tensor], "parameters": {"n": 500}}).encode()
+    (answer,) = worker(predictor).answer([Incoming({"body": body})])
+    assert len({result.seed for result in answer.results}) == 2

@@ -1,0 +1,229 @@
+"""How a server starts, loses processes, drains and stops. Recovery times are printed: run with -s to see them."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from robustinfer import Predictor
+from robustinfer.cli.main import app
+from robustinfer.errors import ClientError, RobustinferError
+
+from ..conftest import Server, eventually, serving
+
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
+
+Array = np.ndarray[Any, Any]
+
+
+def port_of(url: str) -> int:
+    return httpx.URL(url).port or 0
+
+
+def refuses_connections(url: str) -> bool:
+    try:
+        httpx.get(url, timeout=2)
+    except httpx.ConnectError:
+        return True
+    except httpx.TransportError:
+        return False
+    return False
+
+
+def assert_nothing_left(server: Server, folder: Path) -> None:
+    assert server.group() == []
+    assert refuses_connections(server.url)
+    assert refuses_connections(server.metrics)
+    assert not folder.exists()
+
+
+class Load:
+    """Clients that ask the same questions again and again, and remember what they were told."""
+
+    def __init__(self, server: Server, image: Array, *, clients: int, n: int, retries: int) -> None:
+        self.wrong: list[str] = []
+        self.good = 0
+        self.failed: list[ClientError] = []
+        self._expected: dict[int, Any] = {}
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(server, image, seed, n, retries)) for seed in range(clients)
+        ]
+
+    def expect(self, predictor: Predictor, image: Array, n: int) -> None:
+        self._expected = {seed: predictor.certify(image, n=n, seed=seed).counts for seed in range(len(self._threads))}
+
+    def _ask(self, server: Server, image: Array, seed: int, n: int, retries: int) -> None:
+        with server.client(retries=retries) as client:
+            while not self._stop.is_set():
+                try:
+                    counts = client.certify(image, n=n, seed=seed).counts
+                except ClientError as error:
+                    with self._lock:
+                        self.failed.append(error)
+                    continue
+                with self._lock:
+                    self.good += 1
+                    if counts != self._expected[seed]:
+                        self.wrong.append(f"seed {seed}: {counts}")
+
+    @contextmanager
+    def running(self) -> Iterator["Load"]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in self._threads:
+                thread.join(60)
+
+
+def test_sigterm_drains_and_leaves_nothing(tiny: Path, image: Array, predictor: Predictor, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("batch_size = 1\nmax_n = 200_000\n")
+    with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
+        assert len(server.workers()) == 1
+        folder = state_folder(server).parent
+        answers: dict[int, Any] = {}
+
+        def ask(seed: int) -> None:
+            with server.client(retries=0) as client:
+                answers[seed] = client.certify(image, n=200_000, seed=seed).counts
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: any(folder.glob("state/busy-*")), seconds=20)
+        time.sleep(0.3)  # one request is being answered, three are waiting in TorchServe
+        server.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(60)
+        # What had arrived was answered in full, by the same votes as ever.
+        assert answers == {seed: predictor.certify(image, n=200_000, seed=seed).counts for seed in range(4)}
+        assert server.process.wait(60) == 0
+        assert_nothing_left(server, folder)
+
+
+def state_folder(server: Server) -> Path:
+    """The folder the launcher shares with its workers."""
+    environment = Path(f"/proc/{server.workers()[0]}/environ").read_bytes().decode().split("\0")
+    return Path(next(entry.partition("=")[2] for entry in environment if entry.startswith("ROBUST_SERVE_STATE=")))
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, str(tiny), token=None) as server:
+        folder = state_folder(server).parent
+        # A server without authorisation answers anybody.
+        assert httpx.get(f"{server.url}/predictions/tiny", timeout=30).status_code == 200
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(60) == 0
+        assert_nothing_left(server, folder)
+
+
+def test_a_worker_killed_under_load_is_replaced_and_no_answer_is_wrong(
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path
+) -> None:
+    with serving(tmp_path, str(tiny), token=None) as server:
+        load = Load(server, image, clients=4, n=20_000, retries=12)
+        load.expect(predictor, image, 20_000)
+        with load.running():
+            eventually(lambda: load.good >= 8, seconds=30)
+            (victim,) = server.workers()
+            killed = time.monotonic()
+            os.kill(victim, signal.SIGKILL)
+            eventually(lambda: server.workers() not in ([], [victim]), seconds=60)
+            good = load.good
+            eventually(lambda: load.good > good, seconds=60)
+            recovery = time.monotonic() - killed
+        sys.stdout.write(f"\nworker killed: a new one answered {recovery:.1f} s later\n")
+        assert load.wrong == []
+        assert load.failed == [], [str(error) for error in load.failed[:3]]
+
+
+@pytest.mark.parametrize("victim", ["jvm", pytest.param("launcher", marks=pytest.mark.slow)])
+def test_a_killed_process_takes_the_server_with_it(
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, victim: str
+) -> None:
+    with serving(tmp_path, str(tiny), token=None) as server:
+        load = Load(server, image, clients=4, n=20_000, retries=0)
+        load.expect(predictor, image, 20_000)
+        with load.running():
+            eventually(lambda: load.good >= 4, seconds=30)
+            os.kill(server.pid if victim == "jvm" else server.process.pid, signal.SIGKILL)
+            code = server.process.wait(30)
+            ended = eventually(lambda: server.group() == [], seconds=30)
+        sys.stdout.write(f"\n{victim} killed: all its processes were gone {ended:.1f} s after the command\n")
+        assert code == (1 if victim == "jvm" else -signal.SIGKILL)
+        assert load.wrong == []
+        assert load.failed
+        assert refuses_connections(server.url)
+
+
+def test_too_much_load_gets_503_at_once(tiny: Path, image: Array, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("queue = 2\nbatch_size = 1\nmax_n = 400_000\n")
+    with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
+        seconds: dict[int, list[float]] = {200: [], 503: []}
+        lock = threading.Lock()
+
+        def ask() -> None:
+            began = time.monotonic()
+            with server.http() as http:
+                body = {"image": image.tolist(), "n": 400_000}
+                status = http.post("/predictions/tiny", json=body).status_code
+            with lock:
+                seconds[status].append(time.monotonic() - began)
+
+        threads = [threading.Thread(target=ask) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert len(seconds[200]) >= 3
+        assert len(seconds[503]) >= 8
+        assert min(seconds[503]) < max(seconds[200])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["missing.onnx"], "missing.onnx"),
+        (["{tiny}", "{tiny}"], "NAME=MODEL"),
+        (["1st={tiny}"], "starts with a letter"),
+        (["{tiny}", "--auth", "maybe"], "token or none"),
+        (["{tiny}", "--workers", "0"], "positive"),
+        (["{tiny}", "--device", "tpu"], "auto, cpu or cuda"),
+        (["{tiny}", "--port", "{taken}"], "Cannot listen"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_starts(
+    tiny: Path, arguments: list[str], sentence: str, unused_port_holder: int
+) -> None:
+    values = {"tiny": str(tiny), "taken": str(unused_port_holder)}
+    done = CliRunner().invoke(app, ["serve", *(argument.format(**values) for argument in arguments)])
+    assert isinstance(done.exception, RobustinferError)  # which the command line turns into one sentence
+    assert sentence in str(done.exception)
+
+
+@pytest.fixture
+def unused_port_holder() -> Iterator[int]:
+    """A port that another program has."""
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield int(taken.getsockname()[1])

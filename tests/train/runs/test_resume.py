@@ -1,0 +1,154 @@
+"""An interrupted training goes on and ends with the weights of the uninterrupted one, bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from robust.train import Recipe, Run, train
+from robust.train.runs import run as run_module
+from robust.train.stage.trainer import StageTrainer
+
+from robustinfer.errors import RunError
+
+
+class Killed(BaseException):
+    """Stands for a process that ends here: nothing in the package catches it."""
+
+
+def weights(run: Run) -> dict[str, Any]:
+    """Everything that must be equal: the bytes of all members, and the betas."""
+    return {stage.path.name: (stage.path.read_bytes(), stage.betas) for stage in run.stages}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Trains each recipe once, however many tests compare with it."""
+    known: dict[Recipe, Run] = {}
+
+    def get(recipe: Recipe) -> Run:
+        if recipe not in known:
+            known[recipe] = train(recipe, tmp_path_factory.mktemp("whole") / "run", device="cpu")
+        return known[recipe]
+
+    return get
+
+
+@pytest.mark.parametrize("update", [1, 4, 6])
+def test_resume_after_any_update(
+    tiny: Recipe, uninterrupted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int
+) -> None:
+    recipe = tiny.replace(checkpoint_seconds=0)
+    whole = uninterrupted(recipe)
+    original, done = StageTrainer.update, 0
+
+    def counted(self: StageTrainer) -> Any:
+        nonlocal done
+        done += 1
+        if done > update:
+            raise Killed
+        return original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageTrainer, "update", counted)
+        with pytest.raises(Killed):
+            train(recipe, tmp_path / "run", device="cpu")
+    resumed = train(recipe, tmp_path / "run", device="cpu", resume=True)
+    assert weights(resumed) == weights(whole)
+    lines = [len((run.path / "metrics.jsonl").read_text().splitlines()) for run in (resumed, whole)]
+    assert lines[0] == lines[1], "the lines of repeated steps are written once"
+    assert not (resumed.path / "resume.safetensors").exists()
+
+
+@pytest.mark.parametrize("file", ["stage-01.safetensors", "stage-01.json", "resume.json"])
+def test_resume_after_a_kill_between_two_files(
+    tiny: Recipe, uninterrupted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    recipe = tiny.replace(checkpoint_seconds=0)
+    whole = uninterrupted(recipe)
+
+    def stopping(original: Any) -> Any:
+        def write(path: Path, *arguments: Any) -> None:
+            if Path(path).name == file:
+                raise Killed
+            original(path, *arguments)
+
+        return write
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "write_text", stopping(run_module.write_text))
+        patch.setattr("robust.train.runs.checkpoint.write_text", stopping(run_module.write_text))
+        patch.setattr(run_module, "save_tensors", stopping(run_module.save_tensors))
+        with pytest.raises(Killed):
+            train(recipe, tmp_path / "run", device="cpu")
+    assert weights(train(recipe, tmp_path / "run", device="cpu", resume=True)) == weights(whole)
+
+
+def test_the_seed_decides_everything(tiny: Recipe, uninterrupted: Any, tmp_path: Path) -> None:
+    recipe = tiny.replace(checkpoint_seconds=0)
+    again = train(recipe, tmp_path / "again", device="cpu")
+    other = train(recipe.replace(seed=1), tmp_path / "other", device="cpu")
+    assert weights(again) == weights(uninterrupted(recipe))
+    assert weights(other) != weights(again)
+
+
+def test_a_damaged_checkpoint_is_named(tiny: Recipe, tmp_path: Path) -> None:
+    run = train(tiny.replace(stages=1), tmp_path / "run", device="cpu")
+    (run.path / "stage-01.json").unlink()
+    (run.path / "resume.safetensors").write_bytes(b"half a file")
+    with pytest.raises(RunError, match=r"resume\.safetensors is damaged .* finished stages are kept"):
+        train(tiny.replace(stages=1), run.path, device="cpu", resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.representative
+@pytest.mark.timeout(900)
+def test_kill_minus_nine_at_random_moments(tiny: Recipe, tmp_path: Path) -> None:
+    """A real process, killed without warning again and again, then left to finish."""
+    recipe = tiny.replace(checkpoint_seconds=0, epochs=8, limit=640)
+    file = tmp_path / "tiny.toml"
+    file.write_text(recipe.to_toml())
+    moments, kills = random.Random(4), 0
+    command = [sys.executable, "-m", "robust.train", str(file), "--out", str(tmp_path / "killed"), "--device", "cpu"]
+    for attempt in range(12):
+        process = subprocess.Popen(
+            [*command, "--threads", "1", *(["--resume"] if attempt else [])],
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        started = time.monotonic()
+        while process.poll() is None and not (tmp_path / "killed" / "metrics.jsonl").exists():
+            time.sleep(0.02)
+        # Wait until the training is under way again, then for a moment that nobody chose.
+        while process.poll() is None and kills and time.monotonic() - started < 60 and not _grown(tmp_path / "killed"):
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0.0, 0.6))
+        if process.poll() is not None or kills >= 4:
+            process.wait()
+            break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+        _mark(tmp_path / "killed")
+    assert process.returncode == 0
+    assert kills >= 2
+    assert weights(Run.open(tmp_path / "killed")) == weights(train(recipe, tmp_path / "whole", device="cpu"))
+
+
+def _mark(folder: Path) -> None:
+    (folder / ".mark").touch()
+
+
+def _grown(folder: Path) -> bool:
+    """Whether the run wrote a checkpoint after the last kill."""
+    checkpoint = folder / "resume.json"
+    try:
+        return checkpoint.stat().st_mtime_ns > (folder / ".mark").stat().st_mtime_ns
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,69 @@
+"""AutoAttack (Croce and Hein 2020) and its parts, through the package `pyautoattack`."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from robustinfer.errors import SettingError
+from robustinfer.extras import require
+
+from ..data.batches import as_pixels
+from ..data.datasets import ImageData
+from .accuracy import Accuracy
+
+__all__ = ["STRONG_ATTACKS", "measure_strong"]
+
+STRONG_ATTACKS = ("apgd-ce", "apgd-t", "autoattack")
+_BATCH = 250
+
+
+def measure_strong(
+    model: nn.Module,
+    data: ImageData,
+    attack: str,
+    *,
+    norm: str,
+    delta: float,
+    seed: int,
+    device: torch.device,
+    advance: Callable[[int], None] = lambda images: None,
+) -> Accuracy:
+    """Accuracy under `apgd-ce`, under `apgd-ce` and then `apgd-t`, or under the whole of AutoAttack (`autoattack`)."""
+    classes = len(data.classes)
+    if attack not in STRONG_ATTACKS:
+        raise SettingError(f"An attack is pgd, none, {', '.join(STRONG_ATTACKS)}; found {attack!r}.")
+    if attack != "apgd-ce" and classes < 4:
+        raise SettingError(f"{attack} compares the four largest scores, but this model has {classes}; use apgd-ce.")
+    clean = robust = 0
+    histogram = torch.zeros(classes, dtype=torch.int64)
+    for start in range(0, len(data), _BATCH):
+        numbers = torch.arange(start, min(start + _BATCH, len(data)))
+        image, labels = as_pixels(data.take(numbers), device), data.labels[numbers].to(device)
+        with torch.no_grad():
+            predicted = model(image).argmax(dim=1)
+        perturbed = _perturb(model, image, labels, attack, norm=norm, delta=delta, seed=seed, classes=classes)
+        with torch.no_grad():
+            robust += int((model(perturbed).argmax(dim=1) == labels).sum())
+        clean += int((predicted == labels).sum())
+        histogram += torch.bincount(predicted.cpu(), minlength=classes)
+        advance(len(numbers))
+    return Accuracy(len(data), clean, robust, tuple(histogram.tolist()))
+
+
+def _perturb(
+    model: nn.Module, image: Tensor, labels: Tensor, attack: str, *, norm: str, delta: float, seed: int, classes: int
+) -> Tensor:
+    pyautoattack = require("pyautoattack", extra="train", why=f"The attack {attack}")
+    logging.getLogger("auto-attack").setLevel(logging.ERROR)
+    attacker = pyautoattack.AutoAttack(
+        model, norm="Linf" if norm == "linf" else "L2", eps=delta, seed=seed, device=image.device, version="standard"
+    )
+    attacker.apgd_targeted.n_target_classes = attacker.fab.n_target_classes = min(9, classes - 1)
+    if attack != "autoattack":
+        attacker.attacks_to_run = ["apgd-ce"] if attack == "apgd-ce" else ["apgd-ce", "apgd-t"]
+    with torch.random.fork_rng(devices=[]):  # its attacks seed torch's global stream
+        perturbed, _ = attacker.run_standard_evaluation(image, labels, batch_size=_BATCH)
+    result: Tensor = perturbed
+    return result

@@ -1,0 +1,96 @@
+"""The weights beta of an ensemble as a convex problem, and members that no longer matter.
+
+For fixed members the robust cross-entropy of sum_s beta_s f_s is convex in beta (eq. (surrogate-beta-erm)): scores are
+linear in beta, the cross-entropy is convex in scores, and a supremum of convex functions is convex.
+"""
+
+import torch
+from torch import Tensor
+
+from ..attacks.accuracy import PgdAttack, attacked_points
+from ..attacks.losses import example_loss
+from ..data.batches import as_pixels
+from ..data.datasets import ImageData
+from ..machine.randomness import Draws
+from ..members.ensemble import Ensemble
+
+__all__ = ["refit_weights", "without_vanished"]
+
+_BATCH = 500
+_RIDGE = 1e-4  # keeps members with equal scores from trading arbitrarily large weights
+
+
+def refit_weights(
+    ensemble: Ensemble,
+    data: ImageData,
+    attack: PgdAttack,
+    *,
+    device: torch.device,
+    seed: tuple[int, ...],
+    rounds: int = 4,
+) -> list[float]:
+    """All weights, refitted on the robust loss over `data` with the members fixed.
+
+    A cutting-plane method: attack the ensemble with its current weights, keep the points, minimise the loss of each
+    image's worst point so far, and again. Of all weights on the way those are returned whose loss over all the points
+    is the smallest, so the result is never worse at these points than the weights it started from.
+    """
+    candidates = [ensemble.betas.double().cpu()]
+    cuts = [_attacked_scores(ensemble, candidates[0], data, attack, device, (*seed, 0))]
+    for number in range(1, rounds + 1):
+        candidates.append(_minimise(cuts, candidates[-1], candidates[0], data.labels, attack.smoothing))
+        cuts.append(_attacked_scores(ensemble, candidates[-1], data, attack, device, (*seed, number)))
+    losses = [float(_worst(cuts, beta, data.labels, attack.smoothing).mean()) for beta in candidates]
+    return [float(value) for value in candidates[losses.index(min(losses))]]
+
+
+def _attacked_scores(
+    ensemble: Ensemble, beta: Tensor, data: ImageData, attack: PgdAttack, device: torch.device, seed: tuple[int, ...]
+) -> Tensor:
+    """Each member's scores at the points an attack on the ensemble with these weights finds: (s, copies, N, K)."""
+    current = Ensemble(list(ensemble.members), beta.float()).freeze().to(device)
+    parts = []
+    for number, first in enumerate(range(0, len(data), _BATCH)):
+        numbers = torch.arange(first, min(first + _BATCH, len(data)))
+        image, labels = as_pixels(data.take(numbers), device), data.labels[numbers].to(device)
+        points = attacked_points(current, image, labels, attack, Draws(*seed, number, device=device))
+        with torch.no_grad():
+            scores = current.stacked(points.flatten(0, 1))
+        parts.append(scores.view(len(scores), len(points), len(numbers), -1).double().cpu())
+    return torch.cat(parts, dim=2)
+
+
+def _worst(cuts: list[Tensor], beta: Tensor, labels: Tensor, smoothing: str) -> Tensor:
+    """The loss of each image at the worst of its points."""
+    losses = [example_loss(torch.einsum("s,smnk->mnk", beta, cut), labels, smoothing) for cut in cuts]
+    return torch.stack(losses).amax(dim=0)
+
+
+def _minimise(cuts: list[Tensor], beta: Tensor, start: Tensor, labels: Tensor, smoothing: str) -> Tensor:
+    variable = beta.clone().requires_grad_()
+    solver = torch.optim.LBFGS([variable], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        loss = _worst(cuts, variable, labels, smoothing).mean() + _RIDGE * (variable - start).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    solver.step(closure)  # type: ignore[no-untyped-call]
+    return variable.detach()
+
+
+def without_vanished(
+    ensemble: Ensemble, betas: list[float], data: ImageData, share: float, device: torch.device
+) -> list[float]:
+    """The weights with 0 for members whose part of the scores' spread is below `share`; the largest always stays.
+
+    A weight alone says nothing, because a member's own scores may be large or small: what counts is the weight times
+    the spread of the scores between classes.
+    """
+    image = as_pixels(data.head(_BATCH).take(torch.arange(min(_BATCH, len(data)))), device)
+    with torch.no_grad():
+        spread = ensemble.stacked(image).std(dim=2).mean(dim=1).double().cpu()
+    parts = torch.tensor(betas, dtype=torch.float64).abs() * spread
+    keep = (parts >= share * parts.sum()) | (parts == parts.max())
+    return [beta if kept else 0.0 for beta, kept in zip(betas, keep.tolist(), strict=True)]

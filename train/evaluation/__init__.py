@@ -1,0 +1,1 @@
+"""Measurement on test images: clean, attacked and certified accuracy of runs and of model files."""

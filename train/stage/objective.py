@@ -1,0 +1,178 @@
+"""The objective of a stage: the robust cross-entropy of f^(t-1) + beta f_w, and where f^(t-1) is evaluated.
+
+`previous` decides the last point, with z the perturbation that the attack finds:
+
+* `clean`: eq. (adv-greedy), the paper's offset approximation: attack and loss see the constant f^(t-1)(x_i).
+* `adversarial`: the attack of `clean`, but the loss sees f^(t-1)(x_i + z): one forward pass of the frozen members.
+* `exact`: eq. (greedy-step): attack and loss see f^(t-1)(x_i + z).
+
+With a smoothed recipe, scores are taken at m noisy copies of each point, the same noise in the attack and in the loss.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from ..attacks.balls import ball
+from ..attacks.losses import consistency_loss, example_loss
+from ..attacks.pgd import frozen, n_fgsm, pgd
+from ..data.batches import Batch
+from ..machine.randomness import Draws
+from ..members.ensemble import Ensemble
+from ..recipe import Recipe
+
+__all__ = ["Objective", "StageModel"]
+
+
+class StageModel(nn.Module):
+    """What a stage trains: the new member f_w, its weight beta, and with corrective weights those before it.
+
+    With beta = 0 and f_w = 0, as the pseudo-code of the paper starts, both gradients vanish: beta multiplies the
+    gradient of w, and f_w that of beta. The weight therefore starts at `initial_beta` and the member from the weights
+    of the one before (or from random ones), where neither gradient is zero.
+    """
+
+    def __init__(self, member: nn.Module, *, beta: float, previous: Tensor, corrective: bool, learn_beta: bool) -> None:
+        super().__init__()
+        self.member = member
+        self.beta = nn.Parameter(torch.tensor(float(beta)), requires_grad=learn_beta)
+        self.previous_betas = nn.Parameter(previous.detach().clone(), requires_grad=corrective and len(previous) > 0)
+
+    def forward(self, image: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The scores of f^(t-1) + beta f_w and of f_w alone; `previous` holds the frozen members' own scores."""
+        own = self.member(image).float()
+        return self.combine(own, previous), own
+
+    def combine(self, own: Tensor, previous: Tensor | None) -> Tensor:
+        """f^(t-1) + beta f_w, from the scores of the new member and those of each frozen member."""
+        new = self.beta * own
+        return new if previous is None else new + torch.einsum("s,snk->nk", self.previous_betas, previous)
+
+    @property
+    def betas(self) -> list[float]:
+        """All weights, the new one last."""
+        return [*self.previous_betas.detach().tolist(), float(self.beta.detach())]
+
+
+class Objective:
+    """The robust loss of a stage on one batch, and the attack that its supremum is estimated by.
+
+    `network` and `past` are what is called for scores: the plain modules, or compiled ones. `precision` opens the
+    arithmetic of the passes (autocast), and is entered anew for each pass.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: StageModel,
+        past: Ensemble | None,
+        *,
+        precision: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.recipe, self.model, self.past, self.precision = recipe, model, past, precision
+        self.member: Callable[[Tensor], Tensor] = model.member
+        self.stacked: Callable[[Tensor], Tensor] | None = past.stacked if past is not None else None
+        self.copies = recipe.noise_samples if recipe.smoothed else 1
+
+    def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:
+        """The mean robust loss, with a graph to the weights that the stage trains.
+
+        `model` is what the loss is taken through: the stage's model, or its wrapper in a distributed training.
+        """
+        noise = self._noise(batch, draws)
+        offsets = self._clean_offsets(batch, noise)
+        x = self.attack(batch, noise=noise, offsets=offsets, draws=draws, delta=delta, steps=steps)
+        points = self._points(x, noise)
+        with self.precision():
+            previous = self._repeat(offsets)
+            if self.past is not None and self.recipe.previous != "clean":
+                # The attack is over, unless this pass gives the step of a kept perturbation as well.
+                with torch.set_grad_enabled(points.requires_grad and self.recipe.previous == "exact"):
+                    previous = self._previous(points)
+            combined, own = (model or self.model)(points, previous)
+        loss = self._regularised_loss(combined, batch.labels)
+        if self.recipe.own_loss:
+            share = self.recipe.own_loss
+            loss = (1 - share) * loss + share * self._regularised_loss(own, batch.labels)
+        return loss.mean()
+
+    def attack(
+        self,
+        batch: Batch,
+        *,
+        noise: Tensor | None,
+        offsets: Tensor | None,
+        draws: Draws,
+        delta: float,
+        steps: int,
+    ) -> Tensor:
+        """The perturbed images, as the recipe's attack finds them."""
+        recipe = self.recipe
+        if not recipe.attacked or delta == 0:
+            return batch.image
+        if batch.kept is not None:
+            return batch.kept
+        assert not recipe.keeps_perturbations, "the batch lacks the perturbations of its images"
+        constant = self._repeat(offsets)
+
+        def robust_loss(x: Tensor) -> Tensor:
+            points = self._points(x, noise)
+            with self.precision():
+                own = self.member(points).float()
+                previous = constant if self.past is None or recipe.previous != "exact" else self._previous(points)
+            return self._example_loss(self.model.combine(own, previous), batch.labels)
+
+        with frozen(self.model):
+            if recipe.attack == "n-fgsm" and steps == 1:
+                return n_fgsm(robust_loss, batch.image, delta=delta, draws=draws)
+            return pgd(
+                robust_loss,
+                batch.image,
+                ball=ball(recipe.norm, delta),
+                steps=steps,
+                step=recipe.step_scale * delta / steps,
+                draws=draws if recipe.start == "random" else None,
+            )
+
+    def _clean_offsets(self, batch: Batch, noise: Tensor | None) -> Tensor | None:
+        """f_s(x) of each frozen member at the unperturbed image as it is in the batch, after its augmentation.
+
+        Taken from the batch where the stage has cached it; computed where augmentation made a new image of it.
+        """
+        if self.past is None or self.recipe.previous == "exact":
+            return None
+        if batch.offsets is not None:
+            return batch.offsets
+        with torch.no_grad(), self.precision():
+            previous = self._previous(self._points(batch.image, noise))
+        return previous.view(len(previous), self.copies, *batch.labels.shape, -1).mean(dim=1)
+
+    def _previous(self, points: Tensor) -> Tensor:
+        assert self.stacked is not None
+        return self.stacked(points).float()
+
+    def _noise(self, batch: Batch, draws: Draws) -> Tensor | None:
+        if not self.recipe.smoothed:
+            return None
+        # One row an image: the noise of a row does not depend on how the batch is shared out.
+        shape = torch.Size((len(batch.labels), self.copies, *batch.image.shape[1:]))
+        return draws.normal(shape).transpose(0, 1).mul(self.recipe.training_sigma)
+
+    def _points(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        return x if noise is None else (x + noise).flatten(0, 1)
+
+    def _repeat(self, offsets: Tensor | None) -> Tensor | None:
+        return offsets if offsets is None or self.copies == 1 else offsets.repeat(1, self.copies, 1)
+
+    def _example_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        rows = scores.view(self.copies, len(labels), -1)
+        return example_loss(rows, labels, self.recipe.smoothing, self.recipe.label_smoothing)
+
+    def _regularised_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """What training minimises. PGD maximises the loss alone: the regulariser knows no label."""
+        loss = self._example_loss(scores, labels)
+        if not self.recipe.consistency:
+            return loss
+        return loss + consistency_loss(scores.view(self.copies, len(labels), -1), self.recipe.consistency)

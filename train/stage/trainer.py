@@ -1,0 +1,293 @@
+"""One stage of boosting: train a member and its weight on the robust loss, from its first step or from a checkpoint."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustinfer.errors import TrainingError
+
+from ..attacks.accuracy import Accuracy, PgdAttack, measure
+from ..attacks.pgd import frozen
+from ..data.batches import Batches, as_pixels
+from ..data.datasets import ImageData
+from ..machine.arithmetic import arithmetic, check_arithmetic
+from ..machine.layout import check_layout
+from ..machine.processes import Processes
+from ..machine.randomness import Draws
+from ..members import Member
+from ..members.ensemble import Ensemble
+from ..recipe import Recipe
+from ..runs.checkpoint import Checkpoint, flatten_optimizer, prefixed, restore_optimizer
+from ..runs.journal import Journal
+from .diagnostics import warning
+from .objective import Objective, StageModel
+from .optimizer import make_optimizer
+from .perturbations import Perturbations
+from .schedule import cosine_learning_rate, ramped_delta
+
+__all__ = ["StageTrainer"]
+
+_LOG_STEPS = 20
+_GUARD_IMAGES = 500
+_OFFSET_COPIES = 16  # noise vectors a cached smoothed offset is averaged over
+_OFFSET_BYTES = 2**30
+_NEVER = 1_000_000  # key of the random streams that belong to no epoch
+
+
+@dataclass
+class _Snapshot:
+    """Weights worth going back to, and the accuracy they had."""
+
+    accuracy: float = -1.0
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+class StageTrainer:
+    """The inner loop of Algorithm 1. `fresh` says that the member starts from random weights."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        number: int,
+        model: StageModel,
+        past: Ensemble | None,
+        *,
+        data: ImageData,
+        held_out: ImageData,
+        processes: Processes,
+        journal: Journal,
+        folder: Path,
+        fresh: bool,
+    ) -> None:
+        self.recipe, self.number, self.model, self.past = recipe, number, model, past
+        self.data, self.held_out = data, held_out.head(recipe.validation_images)
+        self.processes, self.journal, self.folder, self.fresh = processes, journal, folder, fresh
+        self.epochs = recipe.stage_epochs(number)
+        self.epoch = self.step = 0
+        self.seconds = 0.0
+        self.attack_steps = 1 if recipe.attack in ("n-fgsm", "kept") else recipe.steps
+        self.warnings: list[dict[str, str]] = []
+        self.losses: list[Tensor] = []  # of the epoch so far
+        self.good, self.best = _Snapshot(), _Snapshot()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        recipe = self.recipe
+        check_layout(recipe, self.model, self.processes.device)
+        check_arithmetic(recipe, self.processes.device)
+        if recipe.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if recipe.compile:
+            self.model.member.compile()
+            for member in self.past.members if self.past is not None else ():
+                member.compile()
+        self.batches = Batches(recipe, self.number, self.data, self.processes)
+        self.objective = Objective(recipe, self.model, self.past, precision=arithmetic(recipe, self.processes.device))
+        self.optimizer = make_optimizer(recipe, self.model)
+        self.wrapped = self.processes.wrap(self.model)
+        self.perturbations = Perturbations(recipe, self.data, self.processes) if recipe.keeps_perturbations else None
+
+    @property
+    def member(self) -> Member:
+        """The member this stage trains."""
+        assert isinstance(self.model.member, Member)
+        return self.model.member
+
+    def facts(self) -> dict[str, Any]:
+        """How the stage was trained, for its JSON document."""
+        return {"epochs": self.epochs, "attack_steps": self.attack_steps, "delta": self.recipe.delta}
+
+    def fit(self) -> None:
+        """Train to the end of the stage."""
+        self.batches.offsets = self.cached_offsets()
+        self.journal.watcher.stage(self.number, self.epochs, self.batches.steps)
+        begun, saved = time.monotonic() - self.seconds, time.monotonic()
+        self.model.train()
+        while self.epoch < self.epochs:
+            while self.step < self.batches.steps:
+                self.losses.append(self.update())
+                self.step += 1
+                self.seconds = time.monotonic() - begun
+                if self.step % _LOG_STEPS == 0:
+                    self._log()
+                if time.monotonic() - saved >= self.recipe.checkpoint_seconds:
+                    self.save()
+                    saved = time.monotonic()
+            self._end_epoch()
+            self.seconds = time.monotonic() - begun
+        if self.best.tensors:
+            self.model.load_state_dict(self.best.tensors)
+        self.model.eval()
+
+    def update(self) -> Tensor:
+        """One gradient step on {w_t, beta_t}; the loss stays on the device."""
+        recipe, fraction = self.recipe, self.epoch + self.step / self.batches.steps
+        rate = cosine_learning_rate(recipe.learning_rate, fraction / self.epochs)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["factor"]
+        delta = ramped_delta(recipe, fraction, fresh=self.fresh)
+        batch = self.batches.batch(self.epoch, self.step)
+        draws = self.batches.draws(self.epoch, self.step)
+        if self.perturbations is not None:
+            batch = self.perturbations.start(batch, delta)
+        loss = self.objective.loss(batch, draws=draws, delta=delta, steps=self.attack_steps, model=self.wrapped)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if recipe.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        self.optimizer.step()
+        if self.perturbations is not None:
+            self.perturbations.move(batch, delta)
+        return loss.detach()
+
+    def _end_epoch(self) -> None:
+        self._check_finite()
+        self.model.eval()
+        self._guard()
+        accuracy = self.accuracy(self.held_out, PgdAttack.of(self.recipe), purpose=1)
+        if self.recipe.select == "best" and accuracy.robust_accuracy > self.best.accuracy:
+            self.best = _Snapshot(accuracy.robust_accuracy, _clone(self.model.state_dict()))
+        record = self._record(self.losses)
+        self.epoch, self.step, self.losses = self.epoch + 1, 0, []
+        measured = {
+            "clean_accuracy": accuracy.clean_accuracy,
+            "robust_accuracy": accuracy.robust_accuracy,
+            "beta": self.model.betas[-1],
+        }
+        self.journal.epoch(record | measured)
+        self.model.train()
+
+    def accuracy(self, data: ImageData, attack: PgdAttack, *, purpose: int) -> Accuracy:
+        """The accuracy of f^(t-1) + beta f_w with the model in evaluation mode; in the first stage of beta f_w.
+
+        The weight counts there, too: a trained one may be negative, and then f_w alone errs where the model is right.
+        """
+
+        def scores(x: Tensor) -> Tensor:
+            return self.model.combine(self.model.member(x), None if self.past is None else self.past.stacked(x))
+
+        seed = (self.recipe.seed, self.number, self.epoch, _NEVER + purpose)
+        classes = len(data.classes)
+        with frozen(self.model):  # an attack needs no gradients of the weights
+            return measure(scores, data, attack, classes=classes, processes=self.processes, seed=seed)
+
+    def _guard(self) -> None:
+        """Catastrophic overfitting of one-step attacks: go back to the last good weights and take two steps from now.
+
+        It shows on the training set: the accuracy under a real attack falls while that under one step stays (Wong et
+        al. 2020 watch one batch in the same way, and stop).
+        """
+        if self.attack_steps > 1 or not self.recipe.guard or not self.recipe.attacked or self.perturbations is not None:
+            return
+        accuracy = self.accuracy(self.data.head(_GUARD_IMAGES), PgdAttack.of(self.recipe), purpose=2).robust_accuracy
+        if accuracy < self.good.accuracy - self.recipe.guard:
+            self.model.load_state_dict(self.good.tensors)
+            self.attack_steps = 2
+            self.optimizer.state.clear()  # its moments belong to the weights that were given up
+            message = (
+                f"Stage {self.number} overfitted to its one-step attack (robust training accuracy fell from "
+                f"{self.good.accuracy:.0%} to {accuracy:.0%}); it went back and takes two steps from now on."
+            )
+            self.warnings.append(warning("catastrophic-overfitting", message))
+            self.journal.watcher.warn(self.warnings[-1])
+        elif accuracy >= self.good.accuracy:
+            self.good = _Snapshot(accuracy, _clone(self.model.state_dict()))
+
+    def cached_offsets(self) -> Tensor | None:
+        """f_s(x_i) of each frozen member for all training images: eq. (adv-greedy) needs no more of the past.
+
+        Not with augmentation, where the image of a step is not x_i: then they are computed with the step.
+        """
+        recipe, past = self.recipe, self.past
+        if past is None or recipe.previous == "exact" or recipe.augment != "none":
+            return None
+        if 4 * len(past.members) * len(self.data) * len(self.data.classes) > _OFFSET_BYTES:
+            return None
+        parts = []
+        for number, start in enumerate(range(0, len(self.data), recipe.batch)):
+            numbers = torch.arange(start, min(start + recipe.batch, len(self.data)))
+            image = as_pixels(self.data.take(numbers), self.processes.device, channels_last=recipe.channels_last)
+            draws = Draws(recipe.seed, self.number, _NEVER, number, device=self.processes.device)
+            with torch.no_grad():
+                if not recipe.smoothed:
+                    parts.append(past.stacked(image).cpu())
+                    continue
+                noise = (recipe.training_sigma * draws.normal(image.shape) for _ in range(_OFFSET_COPIES))
+                parts.append(torch.stack([past.stacked(image + z) for z in noise]).mean(dim=0).cpu())
+        return torch.cat(parts, dim=1)
+
+    def _log(self) -> None:
+        record = self._record(self.losses[-_LOG_STEPS:])
+        self.journal.step(record, self.epoch + self.step / self.batches.steps)
+
+    def _record(self, losses: list[Tensor]) -> dict[str, Any]:
+        fraction = self.epoch + self.step / self.batches.steps
+        before = sum(self.recipe.stage_epochs(number) for number in range(1, self.number))
+        return {
+            "stage": self.number,
+            "epoch": self.epoch,
+            "step": self.step,
+            "images": round((before + fraction) * self.batches.steps) * self.recipe.batch,
+            "loss": self._mean(losses),
+            "learning_rate": cosine_learning_rate(self.recipe.learning_rate, fraction / self.epochs),
+            "seconds": self.seconds,
+        }
+
+    def _mean(self, losses: list[Tensor]) -> float:
+        """The mean loss over all processes."""
+        if not losses:
+            return math.nan
+        return float(self.processes.sum(torch.stack(losses).mean()) / self.processes.world)
+
+    def _check_finite(self) -> None:
+        if self.losses and not math.isfinite(self._mean(self.losses)):
+            raise TrainingError(
+                f"The loss of stage {self.number} is no longer a number in epoch {self.epoch + 1}: "
+                "lower learning_rate or set clip, and train again."
+            )
+
+    def save(self) -> None:
+        """Write the checkpoint of this moment."""
+        self._check_finite()
+        if not self.processes.first:
+            return
+        state = {
+            "seconds": self.seconds,
+            "attack_steps": self.attack_steps,
+            "warnings": self.warnings,
+            "good": self.good.accuracy,
+            "best": self.best.accuracy,
+            "losses": [float(loss) for loss in self.losses],
+        }
+        tensors = {
+            **prefixed("model", self.model.state_dict()),
+            **prefixed("optimizer", flatten_optimizer(self.optimizer)),
+            **prefixed("good", self.good.tensors),
+            **prefixed("best", self.best.tensors),
+        }
+        if self.perturbations is not None:
+            tensors["perturbations.kept"] = self.perturbations.kept
+        Checkpoint(self.number, self.epoch, self.step, state, tensors).save(self.folder)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this stage."""
+        self.model.load_state_dict(checkpoint.part("model"))
+        restore_optimizer(self.optimizer, checkpoint.part("optimizer"))
+        self.epoch, self.step = checkpoint.epoch, checkpoint.step
+        state = checkpoint.state
+        self.seconds, self.attack_steps = state["seconds"], state["attack_steps"]
+        self.warnings = list(state["warnings"])
+        self.losses = list(torch.tensor(state["losses"], device=self.processes.device))
+        self.good = _Snapshot(state["good"], checkpoint.part("good"))
+        self.best = _Snapshot(state["best"], checkpoint.part("best"))
+        if self.perturbations is not None:
+            self.perturbations.kept = checkpoint.part("perturbations")["kept"]
+
+
+def _clone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
