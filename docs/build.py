@@ -49,14 +49,17 @@ def _names(parameter: Any) -> str:
 
 def _explanation(parameter: Any) -> str:
     words = str(parameter.help or "").strip().replace("|", "\\|")
-    shown = parameter.show_default
+    variable = f" Environment: `{parameter.envvar}`." if getattr(parameter, "envvar", None) else ""
+    return words + _default(parameter) + variable
+
+
+def _default(parameter: Any) -> str:
+    shown, default = parameter.show_default, parameter.default
     if isinstance(shown, str):
-        return f"{words} Default: {shown}."
-    default = parameter.default
-    if shown and default not in (None, False, "", []) and "Default:" not in words and not callable(default):
-        plain = {True: parameter.opts[0] if parameter.opts else "yes"}.get(default, default)
-        return f"{words} Default: `{plain}`."
-    return words
+        return f" Default: {shown}."
+    if not shown or default is None or default is False or default in ("", []) or callable(default):
+        return ""
+    return f" Default: `{parameter.opts[0] if default is True else default}`."  # True == 1: never look it up by value
 
 
 def result_rows() -> Iterator[str]:
