@@ -208,6 +208,7 @@ def _report(out: Path) -> None:
 
 def _next_commands(out: Path, index: int, seconds: float) -> None:
     from ..certificate_file import read_certificates
+    from ..smoothing.bounds import format_radius
     from ..summary import summarize
 
     summary = summarize(*read_certificates(out / "certificates.jsonl"))
@@ -215,7 +216,7 @@ def _next_commands(out: Path, index: int, seconds: float) -> None:
     proven = f", {100 * middle.accuracy:.1f} % proven at l2 radius 0.5" if middle else ""
     print_text(
         f"{summary.images} test images: {100 * correct.accuracy:.1f} % certified with the right label{proven}; "
-        f"average certified radius {int(1000 * summary.acr) / 1000:.3f}. {seconds:.0f} s in all, "
+        f"average certified radius {format_radius(summary.acr)}. {seconds:.0f} s in all, "
         f"{time.process_time():.0f} s of processor time."
     )
     certificates = out / "certificates.jsonl"

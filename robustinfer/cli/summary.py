@@ -62,10 +62,13 @@ def _beside(paths: Sequence[Path]) -> Path:
 
 def _table(summary: Any) -> str:
     """The summary as text. Accuracies and radii are rounded down."""
+    from ..smoothing.bounds import format_radius
+
+    acr, low, high = map(format_radius, (summary.acr, summary.acr_low, summary.acr_high))
     lines = [
         f"{summary.images} images of {summary.data}, sigma {summary.sigma:g}, alpha {summary.alpha:g}, "
         f"{summary.bound} bound, {summary.samples:.0f} samples an image",
-        f"average certified radius {_down(summary.acr)} (95 %: {_down(summary.acr_low)} to {_down(summary.acr_high)}), "
+        f"average certified radius {acr} (95 %: {low} to {high}), "
         f"abstained {summary.abstained:.1%}, wrong label {summary.wrong:.1%}",
     ]
     if summary.missing:
@@ -77,7 +80,3 @@ def _table(summary: Any) -> str:
             f"{100 * row.high_probability:14.1f} %"
         )
     return "\n".join(lines)
-
-
-def _down(radius: float) -> str:
-    return f"{int(radius * 1000) / 1000:.3f}"

@@ -6,7 +6,6 @@ Pictures are PNG in data URIs, at the resolution of the model; the page enlarges
 import base64
 import html
 import io
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..attacked import Attacked, AttackedImage
 from ..certificate import Certificate
 from ..certificate_file import Entry
 from ..images import to_unit
+from ..smoothing.bounds import format_radius
 from ..smoothing.noise import add_noise
 from .material import Material
 
@@ -78,7 +78,10 @@ def _tile(material: Material, entry: Entry) -> str:
     if certificate.abstained:
         verdict, words = "abstained", "abstains"
     elif entry.correct:
-        verdict, words = "correct", f"{html.escape(str(certificate.class_name))}, radius {_down(certificate.radius)}"
+        verdict, words = (
+            "correct",
+            f"{html.escape(str(certificate.class_name))}, radius {format_radius(certificate.radius)}",
+        )
     else:
         verdict, words = "wrong", f"{html.escape(str(certificate.class_name))}, wrong"
     return (
@@ -95,7 +98,7 @@ def _attacked_tile(example: AttackedImage, names: Sequence[str]) -> str:
         f'<figure class="correct"><div class="pair">{picture(example.original, f"image {example.index}")}'
         f"{picture(example.changed, 'the changed image')}{picture(change, 'the change')}</div><figcaption>"
         f"ordinary network: <b>{html.escape(names[example.truth])}</b> becomes <b>{html.escape(names[example.fooled])}"
-        f"</b><br>this model {answered}<br>length {example.distance:.3f}, certified to {_down(example.radius)}"
+        f"</b><br>this model {answered}<br>length {example.distance:.3f}, certified to {format_radius(example.radius)}"
         "</figcaption></figure>"
     )
 
@@ -132,7 +135,3 @@ def picture(image: Array, alternative: str) -> str:
 
 def _name(material: Material, label: int) -> str:
     return material.classes[label] if label < len(material.classes) else str(label)
-
-
-def _down(radius: float) -> str:
-    return f"{math.floor(radius * 1000) / 1000:.3f}"

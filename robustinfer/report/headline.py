@@ -4,6 +4,7 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
+from ..smoothing.bounds import format_radius
 from ..summary import Summary
 from .figures import percent
 from .material import Material
@@ -27,7 +28,7 @@ def headline(material: Material) -> str:
         boxes += [
             (percent(correct.accuracy), "certified correct at some radius"),
             (percent(chosen.accuracy), f"certified correct at radius {chosen.radius:g}"),
-            (f"{int(summary.acr * 1000) / 1000:.3f}", "average certified radius, l2, pixels in [0,1]"),
+            (format_radius(summary.acr), "average certified radius, l2, pixels in [0,1]"),
         ]
     if material.runs and material.runs[0].attack is not None:
         attack = material.runs[0].attack

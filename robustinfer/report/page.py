@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import SettingError
 from ..files import sha256, write_text
+from ..smoothing.bounds import format_radius
 from .figures import accuracy_by_stage, certified_accuracy, percent, time_by_stage
 from .gallery import attacked_section, certified_section
 from .headline import attack_words, headline
@@ -114,7 +115,7 @@ def _accuracy_table(material: Material) -> str:
         rows.append(f"<tr><td>{radius:.2f}</td>{cells}</tr>")
     summaries = [found.summary for found in material.sets]
     facts = {
-        "average radius": [f"{int(summary.acr * 1000) / 1000:.3f}" for summary in summaries],
+        "average radius": [format_radius(summary.acr) for summary in summaries],
         "abstained": [percent(summary.abstained, failure=True) for summary in summaries],
         "wrong label": [percent(summary.wrong, failure=True) for summary in summaries],
     }

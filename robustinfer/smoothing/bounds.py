@@ -5,6 +5,7 @@ top class under noise, p_B an upper bound on the probability of every other clas
 """
 
 import math
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ __all__ = [
     "binomial_p_value",
     "clopper_pearson_lower",
     "clopper_pearson_upper",
+    "format_radius",
     "radius_top_class",
     "radius_two_class",
     "round_radius_down",
@@ -75,6 +77,14 @@ def round_radius_down(radius: float) -> float:
     rounded = math.floor(radius * _DIGITS) / _DIGITS
     # The division may round up by one unit in the last place.
     return rounded if rounded <= radius else math.nextafter(rounded, 0.0)
+
+
+def format_radius(radius: float, digits: int = 3) -> str:
+    """A certified radius, or an average of them, for people to read: so many digits, never rounded up.
+
+    The number is taken as it would be written, so that 0.29 is shown as 0.290, although its float lies below.
+    """
+    return str(Decimal(repr(float(radius))).quantize(Decimal(1).scaleb(-digits), ROUND_FLOOR))
 
 
 def smallest_n(alpha: float) -> int:

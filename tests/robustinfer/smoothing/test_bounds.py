@@ -146,3 +146,18 @@ def test_a_radius_is_rounded_down_by_less_than_a_millionth(radius):
 def test_a_rounded_radius_has_at_most_six_digits(steps):
     radius = bounds.round_radius_down(steps / 1e6 + 3e-7)
     assert round(radius, 6) == radius
+
+
+@given(st.integers(0, 10**7), st.integers(0, 6))
+def test_a_radius_is_shown_with_its_own_digits_and_never_rounded_up(steps, digits):
+    radius = steps / 1e6
+    shown = bounds.format_radius(radius, digits)
+    assert len(shown.partition(".")[2]) == digits
+    assert float(shown) <= radius
+    assert radius - float(shown) < 1.000001 * 10**-digits
+    assert bounds.format_radius(float(shown), digits) == shown
+
+
+def test_a_radius_of_few_digits_is_shown_as_it_is():
+    assert bounds.format_radius(0.29) == "0.290", "although 0.29 * 1000 is below 290"
+    assert bounds.format_radius(1.6739) == "1.673"
