@@ -3,13 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Two tests at a time, each on one thread: more would only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: quickstart test lint types unit format results docs clean
+.PHONY: quickstart test test-all test-random coverage lint types unit format results docs clean
 
 quickstart: $(STAMP)
 	$(BIN)/robust quickstart
 
 test: lint types unit
+
+# Everything, the slow tests included: about half an hour on two cores.
+test-all: lint types
+	$(PYTEST)
+
+# The tests of `make test` in an order that SEED decides.
+SEED ?= 1
+test-random: $(STAMP)
+	$(PYTEST) -m "not slow or representative" --random-order-bucket=global --random-order-seed=$(SEED)
+
+# Branch coverage of the tests of `make test`, subprocesses included; fails below the figure in pyproject.toml.
+coverage: $(STAMP)
+	$(PYTEST) -m "not slow or representative" --cov --cov-report=term:skip-covered
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -22,7 +37,7 @@ types: $(STAMP)
 	MYPYPATH=.mypy_path:. $(BIN)/mypy --namespace-packages --explicit-package-bases -p robustinfer -p robust.train -p robust.export -p robust.serve
 
 unit: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow or representative"
+	$(PYTEST) -m "not slow or representative"
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

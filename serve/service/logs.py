@@ -2,7 +2,7 @@
 
 import json
 import logging
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 __all__ = ["LOG4J", "quiet_worker", "record"]
@@ -50,6 +50,6 @@ def quiet_worker() -> None:
 
 def record(event: str, /, **fields: Any) -> None:
     """Log one event as JSON. Only give it what is safe to keep: ids, counts, times, codes."""
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
     # ASCII only, one line: a field can neither end the line nor look like one of TorchServe's own marks.
     _log.info("%s", json.dumps({"time": now, "event": event, **fields}, ensure_ascii=True))

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,6 @@ from robustinfer.errors import SettingError
 
 from ..service.limits import Limits
 from .archive import valid_name
-
-try:
-    import tomllib  # type: ignore[import-not-found,unused-ignore]
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
 
 __all__ = ["ServeOptions", "ServedModel", "model_arguments"]
 
