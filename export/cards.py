@@ -71,7 +71,7 @@ def run_images(run: "Run", root: str | os.PathLike[str]) -> Images:
     from robust.train.data.datasets import load_data
 
     try:
-        data = load_data(run.recipe.data, split="test", root=os.fspath(root), size=run.recipe.size)
+        data = load_data(run.recipe.data, split="test", root=os.fspath(root), model=run)
     except (DataError, OSError):
         return synthetic_images(run.input)
     pixels = data.take(torch.arange(min(_COMPARED, len(data)))).numpy()

@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 from .errors import CardError
 
-__all__ = ["CARD_KEY", "Card", "InputSpec", "Member", "Threat", "card_schema"]
+__all__ = ["CARD_KEY", "Card", "InputSpec", "Member", "Resize", "Threat", "card_schema"]
 
 CARD_KEY = "robustinfer.card"
 """Key of the card in ONNX `metadata_props`, and name of the extra file `robustinfer.card.json` in .pt and .pt2."""
 
 FORMAT = 1
+
+Resize = Literal["refuse", "nearest", "bilinear", "bicubic"]
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,14 @@ class InputSpec:
     """The images a model takes. Pixels are in [0,1]; normalisation is inside the graph.
 
     `resize` says what a runtime does with an image file of another size: `"refuse"`, or the name of an interpolation
-    (`"bilinear"`, `"bicubic"`, `"nearest"`), applied to the shorter side, then the centre is cropped. The certified
-    radius refers to the pixels after this step.
+    (`"bilinear"`, `"bicubic"`, `"nearest"`): the centre is cropped to the aspect ratio of the model, then resized. The
+    certified radius refers to the pixels after this step.
     """
 
     channels: int
     height: int
     width: int
-    resize: Literal["refuse", "nearest", "bilinear", "bicubic"] = "refuse"
+    resize: Resize = "refuse"
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """Data sets for certification, without torch: images one by one, labels, and the part that belongs to a shard.
 
 A data set is named `digits`, `mnist`, `cifar10` or `imagenet` (with the folder that holds it behind a colon),
-`folder:PATH` (one sub-folder a class) or `npz:PATH`. A bare path holds the data set that the model was trained on.
+`folder:PATH` (one sub-folder per class) or `npz:PATH`. A bare path holds the data set that the model was trained on.
 """
 
 import os
@@ -16,12 +16,21 @@ import numpy.typing as npt
 from .card import Card, InputSpec
 from .errors import DataError, SettingError
 from .extras import require
-from .images import read_image
+from .images import PICTURE_SUFFIXES, read_image
 
-__all__ = ["ImageSet", "class_folders", "digits", "load_images", "npz_arrays", "parse_shard", "split_fifth"]
+__all__ = [
+    "ImageSet",
+    "class_folders",
+    "class_numbers",
+    "digits",
+    "imagenet_folder",
+    "load_images",
+    "npz_arrays",
+    "parse_shard",
+    "split_fifth",
+]
 
 NAMES = ("digits", "mnist", "cifar10", "imagenet")
-PICTURES = {".png", ".jpg", ".jpeg"}
 
 Array = npt.NDArray[Any]
 
@@ -41,14 +50,15 @@ class ImageSet:
 def load_images(spec: str, card: Card, *, split: str = "test") -> ImageSet:
     """The images of a data set, as a model with this card takes them."""
     name, path = _parse(spec, card)
-    if name == "folder":
-        return _folder(Path(path), card, split)
+    if name in {"folder", "imagenet"}:
+        folder = Path(path) if name == "folder" else imagenet_folder(path or "data")
+        return _folder(name, folder, card, split)
     if name == "npz":
         images, labels, _ = npz_arrays(Path(path), split)
     elif name == "digits":
         images, labels = digits(split)
     else:
-        # These are read by torchvision, which checks the files; this is the only case that needs torch.
+        # MNIST and CIFAR-10 are read by torchvision, which checks the files; no other data set needs torch.
         module = require("robust.train.data.datasets", extra="train", why=f"Reading {name}")
         data = module.load_data(name, split=split, root=path or "data")
         labels = data.labels.numpy()
@@ -77,13 +87,13 @@ def npz_arrays(path: Path, split: str) -> tuple[Array, npt.NDArray[np.int64], tu
         with np.load(path, allow_pickle=False) as arrays:
             found: dict[str, Any] = {key: arrays[key] for key in arrays.files}
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is no readable .npz file without pickled objects: {error}.") from error
+        raise DataError(f"{path} is not a readable .npz file without pickled objects: {error}.") from error
     keys = (f"x_{split}", f"y_{split}")
     if not set(keys) <= set(found):
         raise DataError(f"{path} holds {', '.join(keys)}; found {', '.join(found) or 'nothing'}.")
     images, labels = _channels_first(found[keys[0]], path), found[keys[1]]
     if not np.issubdtype(labels.dtype, np.integer) or labels.shape != images.shape[:1] or labels.min() < 0:
-        raise DataError(f"{keys[1]} of {path} holds one whole number from 0 an image; found {labels.dtype}.")
+        raise DataError(f"{keys[1]} of {path} holds one whole number from 0 per image; found {labels.dtype}.")
     count = int(max(labels.max(), found.get("y_train", labels).max())) + 1
     classes = tuple(str(label) for label in found.get("classes", range(count)))
     if len(classes) < max(2, count):
@@ -91,17 +101,23 @@ def npz_arrays(path: Path, split: str) -> tuple[Array, npt.NDArray[np.int64], tu
     return images, labels.astype(np.int64), classes
 
 
-def class_folders(path: Path, split: str, suffixes: set[str] | None = None) -> tuple[list[Path], list[int], list[str]]:
+def imagenet_folder(root: str | os.PathLike[str]) -> Path:
+    """The folder with ImageNet's train and val: ROOT/imagenet, or ROOT itself."""
+    inside = Path(root) / "imagenet"
+    return inside if inside.is_dir() else Path(root)
+
+
+def class_folders(path: Path, split: str) -> tuple[list[Path], list[int], list[str]]:
     """Files, labels and class names of PATH/train or PATH/test (or PATH/val); without them, a fifth of PATH is test."""
     if not path.is_dir():
-        raise DataError(f"There is no folder {path}: give a folder with one sub-folder a class.")
+        raise DataError(f"There is no folder {path}: give a folder with one sub-folder per class.")
     names = ("train",) if split == "train" else ("test", "val")
     root = next((path / name for name in names if (path / name).is_dir()), None)
     if root is not None:
-        return _list(root, suffixes or PICTURES)
+        return _list(root)
     if any((path / name).is_dir() for name in ("train", "test", "val")):
         raise DataError(f"The folder {path} has a part of train/test but no {' or '.join(names)}.")
-    files, labels, classes = _list(path, suffixes or PICTURES)
+    files, labels, classes = _list(path)
     chosen = split_fifth(len(files), test=split == "test")
     return [files[i] for i in chosen], [labels[i] for i in chosen], classes
 
@@ -141,23 +157,28 @@ def _parse(spec: str, card: Card) -> tuple[str, str]:
     )
 
 
-def _folder(path: Path, card: Card, split: str) -> ImageSet:
+def _folder(name: str, path: Path, card: Card, split: str) -> ImageSet:
     files, labels, found = class_folders(path, split)
-    unknown = sorted(set(found) - set(card.classes))
+    numbers = class_numbers(path, found, card.classes)
+    return ImageSet(name, numbers[labels], lambda i: read_image(files[i], card.input))
+
+
+def class_numbers(path: Path, found: Sequence[str], classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The model's numbers of the classes found in a folder, which need not have all of them."""
+    unknown = sorted(set(found) - set(classes))
     if unknown:
         raise DataError(f"The folder {path} has the class {unknown[0]!r}, which the model does not know.")
-    numbers = np.array([card.classes.index(found[label]) for label in labels], dtype=np.int64)
-    return ImageSet("folder", numbers, lambda i: read_image(files[i], card.input))
+    return np.array([classes.index(name) for name in found], dtype=np.int64)
 
 
-def _list(root: Path, suffixes: set[str]) -> tuple[list[Path], list[int], list[str]]:
+def _list(root: Path) -> tuple[list[Path], list[int], list[str]]:
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if len(classes) < 2:
         raise DataError(f"The folder {root} needs one sub-folder for each of two classes or more.")
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        found = sorted(file for file in (root / name).rglob("*") if file.suffix.lower() in suffixes)
+        found = sorted(file for file in (root / name).rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES)
         if not found:
             raise DataError(f"The class folder {root / name} holds no images; fill it or remove it.")
         files += found

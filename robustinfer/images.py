@@ -1,11 +1,15 @@
-"""The input contract: pixels in [0,1] as floating numbers, or uint8; anything else is refused with a sentence."""
+"""The input contract: pixels in [0,1] as floating numbers, or uint8; anything else is refused with a sentence.
+
+This is the only module that turns a file into pixels: training, evaluation, certification and serving call it.
+"""
 
 import hashlib
 import io
 import os
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +17,32 @@ import numpy.typing as npt
 from .card import InputSpec
 from .errors import DtypeError, ImageFileError, PixelRangeError, ShapeError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 __all__ = [
     "IMAGE_SUFFIXES",
     "MAX_PIXELS",
+    "PICTURE_SUFFIXES",
     "as_batch",
     "as_image",
     "decode_image",
     "image_digest",
+    "picture_shape",
     "read_image",
     "to_unit",
 ]
 
 Array = npt.NDArray[Any]
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".npy")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
+IMAGE_SUFFIXES = (*PICTURE_SUFFIXES, ".npy")
 MAX_PIXELS = 50_000_000
 """Images with more pixels are refused before they are decoded."""
+
+_GREY = {"1", "L", "LA"}
+_ORIENTATION = 0x0112  # the EXIF tag
+_TURNED = range(5, 9)  # its values that exchange height and width
 
 
 def as_image(array: npt.ArrayLike, spec: InputSpec) -> Array:
@@ -67,14 +81,26 @@ def image_digest(image: Array) -> str:
 
 def read_image(path: str | os.PathLike[str], spec: InputSpec, *, max_pixels: int = MAX_PIXELS) -> Array:
     """Read a PNG, JPEG or npy file as the image a model of this input spec takes."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise ImageFileError(f"Cannot read the image {path}: {error.strerror or error}.") from error
+    content = _content(path)
     try:
         return decode_image(content, spec, max_pixels=max_pixels)
     except (ImageFileError, ShapeError, DtypeError, PixelRangeError) as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+def picture_shape(path: str | os.PathLike[str], *, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:
+    """Channels (1 for a grey picture, else 3), height and width of a PNG or JPEG file as `read_image` would see it."""
+    try:
+        with Path(path).open("rb") as file, _picture(file, max_pixels) as picture:
+            height, width = picture.height, picture.width
+            # Reading the orientation of a PNG file decodes all of it: only where it can matter.
+            if height != width and picture.getexif().get(_ORIENTATION, 1) in _TURNED:
+                height, width = width, height
+            return 1 if picture.mode in _GREY else 3, height, width
+    except ImageFileError as error:
+        raise ImageFileError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ImageFileError(f"Cannot read the image {path}: {error.strerror or error}.") from error
 
 
 def decode_image(content: bytes | bytearray, spec: InputSpec, *, max_pixels: int = MAX_PIXELS) -> Array:
@@ -145,32 +171,50 @@ def _decode_npy(content: bytes, max_values: int) -> Array:
     return array
 
 
-def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    mode = {1: "L", 3: "RGB"}.get(spec.channels)
-    if mode is None:
-        raise ImageFileError(f"Picture files have 1 or 3 channels; this model takes {spec.channels}: use npy files.")
+def _content(path: str | os.PathLike[str]) -> bytes:
     try:
-        with warnings.catch_warnings():
-            # Our own limit, checked before decoding, is the one that counts.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            picture: Image.Image = Image.open(io.BytesIO(content), formats=("PNG", "JPEG"))
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ImageFileError(f"Cannot read the image {path}: {error.strerror or error}.") from error
+
+
+@contextmanager
+def _picture(stream: IO[bytes], max_pixels: int) -> Iterator["Image.Image"]:
+    """A picture, opened but not decoded; whatever goes wrong until the end of the block becomes an ImageFileError."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(stream, formats=("PNG", "JPEG")) as picture:
             if picture.width * picture.height > max_pixels:
                 raise ImageFileError(
                     f"The image has {picture.width} x {picture.height} pixels, more than {max_pixels}."
                 )
             if picture.mode.startswith(("I", "F")):
-                raise ImageFileError(f"Expected 8 bits a channel, found a picture of mode {picture.mode}.")
-            picture = ImageOps.exif_transpose(picture).convert(mode)
+                raise ImageFileError(f"Expected 8 bits per channel, found a picture of mode {picture.mode}.")
+            yield picture
     except UnidentifiedImageError as error:  # its own words name an object in memory
-        raise ImageFileError("This is no PNG, JPEG or npy image: its first bytes are those of none of them.") from error
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise ImageFileError(f"This is no PNG, JPEG or npy image that can be read ({error}).") from error
-    return np.asarray(_fitted(picture, spec), dtype=np.uint8)
+        raise ImageFileError("This is not a PNG, JPEG or npy image: its first bytes match none of them.") from error
+    # Pillow's warning about very large pictures may be an error where the caller makes warnings errors.
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Warning) as error:
+        raise ImageFileError(f"This PNG or JPEG image cannot be read ({error}).") from error
 
 
-def _fitted(picture: Any, spec: InputSpec) -> Any:
+def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
+    from PIL import ImageOps
+
+    mode = {1: "L", 3: "RGB"}.get(spec.channels)
+    if mode is None:
+        raise ImageFileError(f"Picture files have 1 or 3 channels; this model takes {spec.channels}: use npy files.")
+    with _picture(io.BytesIO(content), max_pixels) as picture:
+        ImageOps.exif_transpose(picture, in_place=True)
+        # Pillow warns where a palette has an alpha value per colour; by way of RGBA the colours are the same.
+        translucent = isinstance(picture.info.get("transparency"), bytes)
+        converted = (picture.convert("RGBA") if translucent else picture).convert(mode)
+    return np.asarray(_fitted(converted, spec), dtype=np.uint8)
+
+
+def _fitted(picture: "Image.Image", spec: InputSpec) -> "Image.Image":
+    """The picture in the size of the input spec: cropped at the centre to the right aspect ratio, then resized."""
     from PIL import Image, ImageOps
 
     size = (spec.width, spec.height)

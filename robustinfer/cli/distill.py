@@ -63,7 +63,7 @@ def command(
             watcher=watcher,
         )
     own = teacher.recipe.data in ("mnist", "cifar10", "imagenet")
-    tests = load_test_images(str(data) if own else None, teacher.recipe.data, images=images, size=teacher.recipe.size)
+    tests = load_test_images(str(data) if own else None, teacher.recipe.data, images=images, model=teacher)
     settings = EvaluationSettings(restarts=restarts, n=n)
     found = compare(teacher, student, tests, settings, device=choose_device(device))
     if json:

@@ -59,6 +59,8 @@ def command(
     from robust.train.machine.processes import choose_device
     from robust.train.runs.run import Run
 
+    from ..predictor import Predictor
+
     if threads:
         torch.set_num_threads(threads)
     settings = EvaluationSettings(
@@ -77,25 +79,20 @@ def command(
         raise SettingError(f"There is no run folder or model file {target}.")
     if target.is_dir():
         run = Run.open(target)
-        found = load_test_images(data, run.recipe.data, images=images, size=run.recipe.size)
+        found = load_test_images(data, run.recipe.data, images=images, model=run)
         parts = (len(run.stages) if prefixes else 1) + (len(run.stages) > 1)
         passes = 2 if certify and run.recipe.smoothed else 1
         with progress("evaluate", total=parts * passes * len(found)) as advance:
             result = evaluate_run(run, found, settings, device=chosen, progress=lambda _, done: advance(done))
     else:
-        found = load_test_images(data, _trained_on(target), images=images)
+        card = Predictor.load(target).card
+        trained_on = str(dict(card.training.get("recipe") or {}).get("data", "digits"))
+        found = load_test_images(data, trained_on, images=images, model=card)
         with progress("evaluate", total=len(found)) as advance:
             result = evaluate_model(target, found, settings, device=chosen, progress=lambda _, done: advance(done))
     if attack != "none" and result.attack == "none":
         note(f"{target.name} was not attacked: torch cannot differentiate it. Give the run folder or a .pt file.")
     print_json(result.to_json()) if json else _print_table(result)
-
-
-def _trained_on(model: Path) -> str:
-    from ..predictor import Predictor
-
-    recipe = dict(Predictor.load(model).card.training.get("recipe") or {})
-    return str(recipe.get("data", "digits"))
 
 
 def _print_table(result: Any) -> None:

@@ -7,23 +7,34 @@ held out of the training split (`ImageData.split`).
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from robustinfer.card import InputSpec
-from robustinfer.data import class_folders, digits, npz_arrays
+from robustinfer.card import InputSpec, Resize
+from robustinfer.data import class_folders, class_numbers, digits, imagenet_folder, npz_arrays
 from robustinfer.errors import DataError
 
-from .pixels import Pixels, TensorPixels, folder_pixels
+from .pixels import Pixels, TensorPixels, folder_input, folder_pixels
 from .vision import datasets
 
-__all__ = ["ImageData", "load_data"]
+__all__ = ["ImageData", "Model", "load_data"]
 
 _SPLIT_SEED = 20210  # the held-out images are the same for every seed of a recipe, so runs can be compared
+
+
+class Model(Protocol):
+    """What a run and a card say about the images of a model."""
+
+    @property
+    def input(self) -> InputSpec: ...
+
+    @property
+    def classes(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class ImageData:
     labels: Tensor
     classes: tuple[str, ...]
     indices: Tensor | None = None
-    resize: bool = False
+    resize: Resize = "refuse"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,7 +55,7 @@ class ImageData:
     def input(self) -> InputSpec:
         """The images a model of this data takes."""
         channels, height, width = self.pixels.shape
-        return InputSpec(channels, height, width, resize="bilinear" if self.resize else "refuse")
+        return InputSpec(channels, height, width, resize=self.resize)
 
     def take(self, numbers: Tensor) -> Tensor:
         """The uint8 images of these numbers."""
@@ -81,20 +92,26 @@ class ImageData:
 
 
 def load_data(
-    name: str, *, split: str = "train", root: str | Path = "data", size: int = 0, download: bool = False
+    name: str,
+    *,
+    split: str = "train",
+    root: str | Path = "data",
+    size: int = 0,
+    model: Model | None = None,
+    download: bool = False,
 ) -> ImageData:
     """The `train` or `test` split of `digits`, `mnist`, `cifar10`, `imagenet`, `folder:PATH` or `npz:PATH`.
 
-    `root` is where mnist, cifar10 and imagenet lie; `size` is the side that images of folders are brought to.
+    `root` is where mnist, cifar10 and imagenet lie. Files of folders are read as `model` (a run or a card) takes them,
+    with its classes; before there is a model, `size` is the side of its images.
     """
     if split not in ("train", "test"):
         raise DataError(f"A split is train or test; found {split!r}.")
     kind, _, path = name.partition(":")
     if kind == "folder" and path:
-        return _folder(name, Path(path), split, size)
+        return _folder(name, Path(path), split, size, model)
     if name == "imagenet":
-        inside = Path(root) / name
-        return _folder(name, inside if inside.is_dir() else Path(root), split, size or 224)
+        return _folder(name, imagenet_folder(root), split, size or 224, model)
     if kind == "npz" and path:
         return _npz(name, Path(path), split)
     loaders: dict[str, Callable[[], ImageData]] = {
@@ -107,9 +124,12 @@ def load_data(
     return loaders[name]()
 
 
-def _folder(name: str, path: Path, split: str, size: int) -> ImageData:
-    files, labels, classes = class_folders(path, split)
-    return ImageData(name, folder_pixels(path, files, size), torch.tensor(labels), tuple(classes), resize=size > 0)
+def _folder(name: str, path: Path, split: str, size: int, model: Model | None) -> ImageData:
+    files, labels, found = class_folders(path, split)
+    spec = folder_input(path, files, size) if model is None else model.input
+    classes = tuple(found) if model is None else tuple(model.classes)
+    numbers = torch.from_numpy(class_numbers(path, found, classes))
+    return ImageData(name, folder_pixels(path, files, spec), numbers[labels], classes, resize=spec.resize)
 
 
 def _torchvision(name: str, kind: str, root: Path, split: str, download: bool) -> ImageData:

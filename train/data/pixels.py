@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from robustinfer.errors import DataError
+from robustinfer.card import InputSpec
+from robustinfer.errors import DataError, InputError
+from robustinfer.images import picture_shape, read_image
 
-__all__ = ["MEMORY", "FilePixels", "Pixels", "TensorPixels", "folder_pixels", "read_pixels"]
+__all__ = ["MEMORY", "FilePixels", "Pixels", "TensorPixels", "folder_input", "folder_pixels"]
 
 MEMORY = 4 * 2**30
 """Bytes of images up to which a folder is held in memory as one tensor."""
 
-_GREY = {"1", "L", "LA", "I", "I;16", "F"}
-_UNREADABLE = (UnidentifiedImageError, OSError, Image.DecompressionBombError)
+
+_READING = b"crop, then resize"  # in the digest, so that a run is not resumed on other pixels of the same files
 
 
 class Pixels(Protocol):
@@ -65,76 +67,67 @@ class TensorPixels:
 class FilePixels:
     """Images that stay on disk. Reading happens in threads: decoding releases the interpreter lock."""
 
-    def __init__(
-        self, files: Sequence[Path], *, root: Path, channels: int, shape: tuple[int, int], threads: int = 4
-    ) -> None:
-        self.files, self.root, self.threads = tuple(files), root, threads
-        self.shape = (channels, *shape)
+    def __init__(self, files: Sequence[Path], spec: InputSpec, *, root: Path, threads: int = 4) -> None:
+        self.files, self.spec, self.root, self.threads = tuple(files), spec, root, threads
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return self.spec.shape
 
     def __len__(self) -> int:
         return len(self.files)
 
     def take(self, indices: Tensor) -> Tensor:
         """Read the images of these numbers."""
-        channels, height, width = self.shape
+        images = np.empty((len(indices), *self.shape), dtype=np.uint8)
         with ThreadPoolExecutor(self.threads) as pool:
-            images = pool.map(lambda i: read_pixels(self.files[i], channels, (height, width)), indices.tolist())
-            return torch.stack([torch.from_numpy(image) for image in images])
+            for position, image in enumerate(pool.map(self._read, indices.tolist())):
+                images[position] = image
+        return torch.from_numpy(images)
+
+    def _read(self, number: int) -> npt.NDArray[np.uint8]:
+        try:
+            return read_image(self.files[number], self.spec)
+        except InputError as error:
+            raise DataError(f"{error} Repair or remove it.") from error
 
     def digest(self) -> bytes:
         """The SHA-256 of names and sizes: reading every file of a large set would take as long as an epoch."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(_READING)
         for file in self.files:
             digest.update(f"{file.relative_to(self.root).as_posix()}\0{file.stat().st_size}\n".encode())
         return digest.digest()
 
 
-def read_pixels(file: Path, channels: int, shape: tuple[int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """One image as uint8 (channels, height, width): the shorter side is scaled to fit, then the centre is cropped."""
-    try:
-        with Image.open(file) as opened:
-            image = opened.convert("L" if channels == 1 else "RGB")
-    except _UNREADABLE as error:
-        raise DataError(f"{file} is no readable image ({error}); repair or remove it.") from error
-    height, width = shape
-    if image.size != (width, height):
-        scale = max(height / image.height, width / image.width)
-        scaled = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
-        image = image.resize(scaled, Image.Resampling.BILINEAR)
-        left, top = (image.width - width) // 2, (image.height - height) // 2
-        image = image.crop((left, top, left + width, top + height))
-    array = np.array(image, dtype=np.uint8)
-    return array[None] if channels == 1 else np.ascontiguousarray(array.transpose(2, 0, 1))
-
-
-def folder_pixels(root: Path, files: Sequence[Path], size: int, *, memory: int = MEMORY) -> Pixels:
-    """Image files, of `size` x `size` pixels, or of the size that all of them have if `size` is 0.
-
-    Up to `memory` bytes are held as one tensor.
-    """
-    channels, shape = _inspect(root, files, size)
-    on_disk = FilePixels(files, root=root, channels=channels, shape=shape)
-    if len(files) * channels * shape[0] * shape[1] > memory:
+def folder_pixels(root: Path, files: Sequence[Path], spec: InputSpec, *, memory: int = MEMORY) -> Pixels:
+    """Image files as a model of this input spec takes them. Up to `memory` bytes are held as one tensor."""
+    on_disk = FilePixels(files, spec, root=root)
+    if len(files) * spec.size > memory:
         return on_disk
     return TensorPixels(on_disk.take(torch.arange(len(files))))
 
 
-def _inspect(root: Path, files: Sequence[Path], size: int) -> tuple[int, tuple[int, int]]:
-    """Channels, height and width, from the headers of the files."""
+def folder_input(root: Path, files: Sequence[Path], size: int) -> InputSpec:
+    """What a model of these files takes: `size` x `size` pixels, or the size that all of them have if `size` is 0.
+
+    It takes grey images if all files are grey, else colour.
+    """
     channels, first = 1, (0, 0)
     for number, file in enumerate(files):
         try:
-            with Image.open(file) as image:
-                found = (image.height, image.width)
-                channels = channels if image.mode in _GREY else 3
-        except _UNREADABLE as error:
-            raise DataError(f"{file} is no readable image ({error}); repair or remove it.") from error
+            own, *found = picture_shape(file)
+        except InputError as error:
+            raise DataError(f"{error} Repair or remove it.") from error
+        channels = max(channels, own)
         if size and channels == 3:
             break  # nothing more to learn
-        first = first if number else found
-        if not size and found != first:
+        first = first if number else (found[0], found[1])
+        if not size and (found[0], found[1]) != first:
             raise DataError(
                 f"The images of {root} are of mixed sizes: {files[0].name} is {first[0]}x{first[1]}, "
                 f"{file.name} is {found[0]}x{found[1]}; set `size` to bring them to one."
             )
-    return channels, ((size, size) if size else first)
+    if size:
+        return InputSpec(channels, size, size, resize="bilinear")
+    return InputSpec(channels, *first)

@@ -23,7 +23,7 @@ from robustinfer.files import write_text
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
 from ..attacks.autoattack import measure_strong
 from ..attacks.rates import Rate
-from ..data.datasets import ImageData, load_data
+from ..data.datasets import ImageData, Model, load_data
 from ..machine.processes import Processes
 from ..runs.run import Run
 from .certified import certified_accuracy, memory_predictor
@@ -162,18 +162,20 @@ def evaluate_model(
     return Evaluation(data.name, len(data), norm, delta, kind, dict(settings.__dict__), (row,))
 
 
-def load_test_images(spec: str | None, trained_on: str, *, images: int | None = None, size: int = 0) -> ImageData:
+def load_test_images(
+    spec: str | None, trained_on: str, *, images: int | None = None, model: Model | None = None
+) -> ImageData:
     """The test split of a data set: named, or in this folder, or the one that the model was trained on.
 
-    `images` takes so many of them, always the same ones.
+    `images` takes so many of them, always the same ones. Files of folders are read as the `model` takes them.
     """
     name, _, path = (spec or trained_on).partition(":")
     if spec is not None and Path(spec).is_dir():
         name, path = trained_on.partition(":")[0], spec
     if name in ("folder", "npz"):
-        data = load_data(f"{name}:{path}", split="test", size=size)
+        data = load_data(f"{name}:{path}", split="test", model=model)
     else:
-        data = load_data(name, split="test", root=path or "data", size=size)
+        data = load_data(name, split="test", root=path or "data", model=model)
     if images is None or images >= len(data):
         return data
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(_SUBSET_SEED))

@@ -79,7 +79,7 @@ WRONG = {
         "predict model.onnx photo.jpg", 1, "photo.jpg: Expected an image of 8 x 8 pixels, found 32 x 32."),
     "predict: no picture at all": (
         "predict model.onnx text.txt", 1,
-        "text.txt: This is no PNG, JPEG or npy image: its first bytes are those of none of them."),
+        "text.txt: This is not a PNG, JPEG or npy image: its first bytes match none of them."),
     "certify: no image": ("certify model.onnx", 2, "Give image files, or a data set with --data."),
     "certify: half a model": ("certify cut.onnx five.png", 1, "cut.onnx is damaged, or no ONNX model: "),
     "certify: too few samples": (

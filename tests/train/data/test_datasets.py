@@ -9,7 +9,7 @@ from PIL import Image
 from robust.train import Recipe, train
 from robust.train.data.batches import Batches
 from robust.train.data.datasets import load_data
-from robust.train.data.pixels import FilePixels, folder_pixels
+from robust.train.data.pixels import FilePixels, folder_input, folder_pixels
 from robust.train.machine.processes import Processes
 
 from robustinfer.errors import DataError, RecipeError, RobustinferError
@@ -41,7 +41,8 @@ def test_digits_are_one_tensor_with_a_held_out_part() -> None:
 
 def test_a_folder_on_disk_reads_the_same_as_in_memory(tmp_path: Path) -> None:
     files = sorted(write_images(tmp_path / "set").rglob("*.png"))
-    in_memory, on_disk = folder_pixels(tmp_path, files, 0), folder_pixels(tmp_path, files, 0, memory=0)
+    spec = folder_input(tmp_path, files, 0)
+    in_memory, on_disk = folder_pixels(tmp_path, files, spec), folder_pixels(tmp_path, files, spec, memory=0)
     assert isinstance(on_disk, FilePixels)
     chosen = torch.tensor([3, 17, 3])
     assert torch.equal(in_memory.take(chosen), on_disk.take(chosen))
@@ -68,7 +69,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     for folder, sentence in (
         (mixed, "of mixed sizes: .* is 8x8, odd.png is 4x5; set `size`"),
         (empty, "eel holds no images; fill it or remove it"),
-        (broken, "0.png is no readable image"),
+        (broken, "0.png: This is not a PNG, JPEG or npy image.*Repair or remove it"),
         (tmp_path / "nothing", "There is no folder"),
     ):
         with pytest.raises(DataError, match=sentence):
