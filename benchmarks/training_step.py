@@ -16,6 +16,7 @@ one thread, which a busy machine disturbs less than the clock. The clock is kept
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +29,7 @@ from robust.train.data.pixels import TensorPixels
 from robust.train.machine.processes import Processes
 from robust.train.members import Member, build_member
 from robust.train.runs.journal import Journal
-from robust.train.stage.objective import StageModel
+from robust.train.stage.objective import Objective, StageModel
 from robust.train.stage.trainer import StageTrainer
 from torch import Tensor
 from torch.nn import functional
@@ -115,10 +116,8 @@ def stage_step(recipe: Recipe, frozen: int, data: ImageData, folder: Path) -> Ca
     previous = torch.empty(0) if past is None else past.betas
     model = StageModel(_member(recipe, 0), beta=1.0, previous=previous, corrective=True, learn_beta=True)
     trainer = StageTrainer(
-        recipe,
+        Objective(recipe, model, past, precision=nullcontext),
         frozen + 1,
-        model,
-        past,
         data=data,
         held_out=data,
         processes=Processes(torch.device("cpu")),

@@ -12,6 +12,8 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,8 +36,7 @@ from .members.votes import VoteEnsemble
 from .recipe import Recipe
 from .runs.journal import Watcher
 from .runs.run import Run
-from .stage.objective import Objective
-from .stage.trainer import StageTrainer
+from .stage.objective import Objective, StageModel
 from .training import train
 
 __all__ = ["Compared", "Comparison", "compare", "distill"]
@@ -47,8 +48,17 @@ _TIMED_IMAGES = 512
 class DistillationObjective(Objective):
     """The divergence of the student from its teacher; where labels stand in other objectives, here are answers."""
 
-    teacher: Ensemble
-    temperature: float
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: StageModel,
+        *,
+        teacher: Ensemble,
+        temperature: float,
+        precision: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        super().__init__(recipe, model, None, precision=precision)
+        self.teacher, self.temperature = teacher, temperature
 
     def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:
         noise = self._noise(batch, draws)
@@ -81,18 +91,8 @@ class DistillationObjective(Objective):
         return -tau * tau * (labels.mean(dim=1) * mean).sum(dim=1)
 
 
-class DistillationTrainer(StageTrainer):
-    """Trains the student."""
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self.objective = DistillationObjective(self.recipe, self.model, None, precision=self.objective.precision)
-
-
 class DistillationBooster(IndependentBooster):
     """One stage, whose member learns from the teacher. What it learns from is written beside it."""
-
-    trainer_type = DistillationTrainer
 
     def __init__(self, run: Run, *, teacher: Run, temperature: float, **parts: Any) -> None:
         super().__init__(run, **parts)
@@ -108,12 +108,11 @@ class DistillationBooster(IndependentBooster):
         if self.processes.first:
             write_text(file, json.dumps(facts, indent=2) + "\n")
 
-    def _trainer(self, number: int) -> StageTrainer:
-        trainer = super()._trainer(number)
-        assert isinstance(trainer.objective, DistillationObjective)
-        trainer.objective.teacher = self.teacher.ensemble(device=self.processes.device)
-        trainer.objective.temperature = self.temperature
-        return trainer
+    def objective(self, model: StageModel, past: Ensemble | None) -> Objective:
+        teacher = self.teacher.ensemble(device=self.processes.device)
+        return DistillationObjective(
+            self.recipe, model, teacher=teacher, temperature=self.temperature, precision=self.precision
+        )
 
 
 def distill(

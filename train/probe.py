@@ -12,13 +12,15 @@ import torch
 from robustinfer.errors import RecipeError
 
 from .data.datasets import ImageData, load_data
+from .machine.arithmetic import arithmetic
 from .machine.memory import keep_freed_memory
 from .machine.processes import Processes, choose_device
 from .members.ensemble import Ensemble
 from .recipe import Recipe
 from .runs.journal import Journal
 from .runs.run import Run
-from .stage.objective import StageModel
+from .stage.checks import check_stage
+from .stage.objective import Objective, StageModel
 from .stage.trainer import StageTrainer
 
 __all__ = ["Probe", "ProbeReport", "probe_options"]
@@ -103,16 +105,18 @@ def _time(recipe: Recipe, data: ImageData, device: torch.device, steps: int) -> 
     mean, std = data.moments(1000)
     past = Ensemble([run.fresh_member(seed=1, mean=mean, std=std)], [1.0]).freeze().to(device)
     member = run.fresh_member(seed=0, mean=mean, std=std)
+    processes, images = Processes(device), data.head((_WARM_UP + steps) * recipe.batch)
+    check_stage(recipe, images, member, processes)
     model = StageModel(member, beta=1.0, previous=past.betas.cpu(), corrective=True, learn_beta=True).to(device)
     with TemporaryDirectory() as folder:
         trainer = StageTrainer(
-            recipe,
+            Objective(
+                recipe, model, past if recipe.booster == "greedy" else None, precision=arithmetic(recipe, device)
+            ),
             2,
-            model,
-            past if recipe.booster == "greedy" else None,
-            data=data.head((_WARM_UP + steps) * recipe.batch),
+            data=images,
             held_out=data.head(1),
-            processes=Processes(device),
+            processes=processes,
             journal=Journal(Path(folder), write=False),
             folder=Path(folder),
             fresh=False,

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from robustinfer.errors import RecipeError, RunError, TrainingError
 
-from .boosting.booster import Booster, make_booster
-from .data.batches import Batches
+from .boosting.booster import Booster
+from .boosting.registry import make_booster
 from .data.datasets import ImageData, load_data
-from .machine.arithmetic import check_arithmetic
-from .machine.layout import check_layout
 from .machine.memory import keep_freed_memory
 from .machine.processes import Processes, join_processes
 from .recipe import Recipe
@@ -21,11 +20,12 @@ from .runs.curves import draw_curves
 from .runs.journal import Journal, Watcher
 from .runs.provenance import collect_provenance
 from .runs.run import Run
-from .stage.perturbations import check_perturbations, perturbation_bytes
+from .stage.checks import check_stage
+from .stage.perturbations import perturbation_bytes
 
 __all__ = ["train"]
 
-# Settings that change neither the weights nor where they come from: a run may be resumed with others.
+# Settings that change neither the members nor where they come from: a run may be resumed with others.
 _HARMLESS = {"name", "description", "checkpoint_seconds"}
 
 
@@ -40,7 +40,7 @@ def train(
     watcher: Watcher | None = None,
     booster: Callable[..., Booster] = make_booster,
 ) -> Run:
-    """Train by the recipe and return the run folder `out`; with `resume`, go on where an earlier call stopped.
+    """Train by the recipe and return the run folder `out`; with `resume`, resume an interrupted one.
 
     `booster` makes what trains the stages; by default what the recipe names.
     Under torchrun every process calls this; the first one writes.
@@ -49,8 +49,10 @@ def train(
     with join_processes(device) as processes, torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         keep_freed_memory(processes.device)
         whole = load_data(recipe.data, root=root, size=recipe.size, download=download)
-        data, held_out = _prepare(recipe, whole, processes)
-        run = _open(recipe, Path(out), data, processes, resume=resume)
+        data, held_out = _parts(recipe, whole)
+        member = Run(Path(out), recipe, data.classes, data.input).fresh_member(seed=0)
+        check_stage(recipe, data, member, processes)
+        run = _open(recipe, Path(out), data, member, processes, resume=resume)
         journal = Journal(run.path, watcher=watcher, write=processes.first)
         try:
             booster(run, data=data, held_out=held_out, processes=processes, journal=journal).fit()
@@ -58,7 +60,7 @@ def train(
             if error.errno != errno.ENOSPC:
                 raise
             raise TrainingError(
-                f"The disk that holds {run.path} is full: free some space and go on with --resume; "
+                f"The disk that holds {run.path} is full: free some space and continue with --resume; "
                 "finished stages are kept."
             ) from error
         finally:
@@ -68,7 +70,7 @@ def train(
         return run
 
 
-def _prepare(recipe: Recipe, whole: ImageData, processes: Processes) -> tuple[ImageData, ImageData]:
+def _parts(recipe: Recipe, whole: ImageData) -> tuple[ImageData, ImageData]:
     """The training and the held-out images, checked against the recipe."""
     data, held_out = whole.split(recipe.validation)
     if not len(held_out):
@@ -87,14 +89,17 @@ def _prepare(recipe: Recipe, whole: ImageData, processes: Processes) -> tuple[Im
             f"No two images of {data.name} are {recipe.delta:g} apart in {recipe.norm} (at most {diameter:g} in pixel "
             "units of [0,1]); lower `delta`."
         )
-    Batches(recipe, 1, data, processes)  # refuses a batch that cannot be filled or shared
-    check_perturbations(recipe, data, processes)
     return data, held_out
 
 
-def _open(recipe: Recipe, out: Path, data: ImageData, processes: Processes, *, resume: bool) -> Run:
+def _open(recipe: Recipe, out: Path, data: ImageData, member: nn.Module, processes: Processes, *, resume: bool) -> Run:
+    """A new run folder, written by the first process, or the one that is there if it fits the recipe and the data."""
     if processes.first and not (resume and (out / "recipe.toml").is_file()):
-        run = _create(recipe, out, data, processes)
+        _check_space(recipe, out, data, member)
+        provenance = collect_provenance(recipe, data, processes)
+        run = Run.create(out, recipe, classes=data.classes, input=data.input, provenance=provenance)
+        processes.wait()
+        return run
     processes.wait()
     run = Run.open(out)
     wanted, found = recipe.to_json(), run.recipe.to_json()
@@ -110,14 +115,9 @@ def _open(recipe: Recipe, out: Path, data: ImageData, processes: Processes, *, r
     return run
 
 
-def _create(recipe: Recipe, out: Path, data: ImageData, processes: Processes) -> Run:
-    provenance = collect_provenance(recipe, data, processes)
-    trial = Run(out, recipe, data.classes, data.input)
-    member = trial.fresh_member(seed=0)
-    check_layout(recipe, member, processes.device)  # before there is a folder; stages check again, for --resume
-    check_arithmetic(recipe, processes.device)
+def _check_space(recipe: Recipe, out: Path, data: ImageData, member: nn.Module) -> None:
     bytes_a_member = sum(tensor.numel() * tensor.element_size() for tensor in member.state_dict().values())
-    # Each stage is kept; a checkpoint holds weights, two moments and up to two snapshots, twice while it is replaced.
+    # Each stage is kept; a checkpoint holds parameters, two moments and up to two snapshots, twice while replaced.
     needed = bytes_a_member * (recipe.stages + 10) + 2 * perturbation_bytes(recipe, data)
     existing = next(parent for parent in (out.absolute(), *out.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
@@ -125,4 +125,3 @@ def _create(recipe: Recipe, out: Path, data: ImageData, processes: Processes) ->
         raise TrainingError(
             f"This training writes about {needed / 1e6:.0f} MB to {out}; only {free / 1e6:.0f} MB are free."
         )
-    return Run.create(out, recipe, classes=data.classes, input=data.input, provenance=provenance)

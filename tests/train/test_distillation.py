@@ -33,9 +33,7 @@ def objective(student: nn.Module, teacher: Ensemble, tau: float = 1.0, **changes
     settings = {"delta": 0.0, **changes}
     recipe = Recipe(norm="l2" if "smoothing" in changes else "linf", **settings)
     model = StageModel(student, beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=False)
-    made = DistillationObjective(recipe, model, None, precision=nullcontext)
-    made.teacher, made.temperature = teacher.freeze(), tau
-    return made
+    return DistillationObjective(recipe, model, teacher=teacher.freeze(), temperature=tau, precision=nullcontext)
 
 
 def divergence(made: DistillationObjective, image: Tensor) -> float:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attacks.losses import example_loss
-from ..data.batches import as_pixels
+from ..data.batches import in_order
 from ..data.datasets import ImageData
 from ..machine.processes import Processes
 from ..machine.randomness import Draws
 from ..recipe import Recipe
 from .balls import ball
+from .losses import example_loss
 from .pgd import pgd
 
 __all__ = ["Accuracy", "PgdAttack", "attacked_points", "measure"]
@@ -84,16 +84,12 @@ def measure(
 ) -> Accuracy:
     """Count right predictions on `data`; batch b is done by process b mod world and draws from a stream of its own."""
     counts = torch.zeros(2 + classes, dtype=torch.int64, device=processes.device)
-    for number, start in enumerate(range(0, len(data), _BATCH)):
-        if number % processes.world != processes.rank:
-            continue
-        numbers = torch.arange(start, min(start + _BATCH, len(data)))
-        image, labels = as_pixels(data.take(numbers), processes.device), data.labels[numbers].to(processes.device)
-        predicted, robust = _attacked(scores, image, labels, attack, (*seed, number))
-        counts[0] += (predicted == labels).sum()
+    for number, batch in in_order(data, _BATCH, processes):
+        predicted, robust = _attacked(scores, batch.image, batch.labels, attack, (*seed, number))
+        counts[0] += (predicted == batch.labels).sum()
         counts[1] += robust.sum()
         counts[2:] += torch.bincount(predicted, minlength=classes)
-        advance(len(numbers))
+        advance(len(batch.labels))
     processes.sum(counts)
     clean, robust_count, *histogram = counts.tolist()
     return Accuracy(len(data), clean, robust_count, tuple(histogram))

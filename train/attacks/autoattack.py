@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from robustinfer.errors import SettingError
 from robustinfer.extras import require
 
-from ..data.batches import as_pixels
+from ..data.batches import in_order
 from ..data.datasets import ImageData
+from ..machine.processes import Processes
 from .accuracy import Accuracy
 
 __all__ = ["STRONG_ATTACKS", "measure_strong"]
@@ -38,9 +39,8 @@ def measure_strong(
         raise SettingError(f"{attack} compares the four largest scores, but this model has {classes}; use apgd-ce.")
     clean = robust = 0
     histogram = torch.zeros(classes, dtype=torch.int64)
-    for start in range(0, len(data), _BATCH):
-        numbers = torch.arange(start, min(start + _BATCH, len(data)))
-        image, labels = as_pixels(data.take(numbers), device), data.labels[numbers].to(device)
+    for _, batch in in_order(data, _BATCH, Processes(device)):
+        image, labels = batch.image, batch.labels
         with torch.no_grad():
             predicted = model(image).argmax(dim=1)
         perturbed = _perturb(model, image, labels, attack, norm=norm, delta=delta, seed=seed, classes=classes)
@@ -48,7 +48,7 @@ def measure_strong(
             robust += int((model(perturbed).argmax(dim=1) == labels).sum())
         clean += int((predicted == labels).sum())
         histogram += torch.bincount(predicted.cpu(), minlength=classes)
-        advance(len(numbers))
+        advance(len(labels))
     return Accuracy(len(data), clean, robust, tuple(histogram.tolist()))
 
 

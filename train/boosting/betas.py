@@ -9,18 +9,19 @@ from torch import Tensor
 
 from ..attacks.accuracy import PgdAttack, attacked_points
 from ..attacks.losses import example_loss
-from ..data.batches import as_pixels
+from ..data.batches import as_pixels, in_order
 from ..data.datasets import ImageData
+from ..machine.processes import Processes
 from ..machine.randomness import Draws
 from ..members.ensemble import Ensemble
 
-__all__ = ["refit_weights", "without_vanished"]
+__all__ = ["refit_betas", "without_vanished"]
 
 _BATCH = 500
 _RIDGE = 1e-4  # keeps members with equal scores from trading arbitrarily large weights
 
 
-def refit_weights(
+def refit_betas(
     ensemble: Ensemble,
     data: ImageData,
     attack: PgdAttack,
@@ -50,13 +51,12 @@ def _attacked_scores(
     """Each member's scores at the points an attack on the ensemble with these weights finds: (s, copies, N, K)."""
     current = Ensemble(list(ensemble.members), beta.float()).freeze().to(device)
     parts = []
-    for number, first in enumerate(range(0, len(data), _BATCH)):
-        numbers = torch.arange(first, min(first + _BATCH, len(data)))
-        image, labels = as_pixels(data.take(numbers), device), data.labels[numbers].to(device)
-        points = attacked_points(current, image, labels, attack, Draws(*seed, number, device=device))
+    for number, batch in in_order(data, _BATCH, Processes(device)):
+        draws = Draws(*seed, number, device=device)
+        points = attacked_points(current, batch.image, batch.labels, attack, draws)
         with torch.no_grad():
             scores = current.stacked(points.flatten(0, 1))
-        parts.append(scores.view(len(scores), len(points), len(numbers), -1).double().cpu())
+        parts.append(scores.view(len(scores), len(points), len(batch.labels), -1).double().cpu())
     return torch.cat(parts, dim=2)
 
 
@@ -88,7 +88,7 @@ def without_vanished(
     A weight alone says nothing, because a member's own scores may be large or small: what counts is the weight times
     the spread of the scores between classes.
     """
-    image = as_pixels(data.head(_BATCH).take(torch.arange(min(_BATCH, len(data)))), device)
+    image = as_pixels(data.take(torch.arange(min(_BATCH, len(data)))), device)
     with torch.no_grad():
         spread = ensemble.stacked(image).std(dim=2).mean(dim=1).double().cpu()
     parts = torch.tensor(betas, dtype=torch.float64).abs() * spread

@@ -1,17 +1,21 @@
 """Algorithm 1: greedy stagewise adversarial boosting, as a loop one can read; and members trained apart, to compare.
 
-The same loop serves every booster; a booster decides what a stage starts from, what it sees of the past, and which
-weights the ensemble has after it.
+The same loop serves every booster; a booster decides what a stage starts from, which objective it descends, what it
+sees of the past, and which betas the ensemble has after it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
 from ..data.datasets import ImageData
+from ..machine.arithmetic import arithmetic
 from ..machine.processes import Processes
 from ..machine.randomness import derive_seed
 from ..members import Member
@@ -21,20 +25,27 @@ from ..runs.checkpoint import Checkpoint
 from ..runs.journal import Journal
 from ..runs.run import Run
 from ..stage.diagnostics import edge, stage_warnings, summarise
-from ..stage.objective import StageModel
+from ..stage.objective import Objective, StageModel
 from ..stage.trainer import StageTrainer
-from .betas import refit_weights, without_vanished
+from .betas import refit_betas, without_vanished
 
-__all__ = ["Booster", "GreedyBooster", "IndependentBooster", "make_booster"]
+__all__ = ["Booster", "GreedyBooster", "IndependentBooster", "Settlement"]
 
 _DIAGNOSED_IMAGES = 1000
 _REFITTED_IMAGES = 2000
 
 
+@dataclass(frozen=True)
+class Settlement:
+    """What a booster settles after a stage: the betas of members 1 to t, and what it found about the new member."""
+
+    betas: list[float]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[dict[str, str], ...] = ()
+
+
 class Booster(ABC):
     """Trains the stages of a run that are not there yet."""
-
-    trainer_type: type[StageTrainer] = StageTrainer
 
     def __init__(
         self, run: Run, *, data: ImageData, held_out: ImageData, processes: Processes, journal: Journal
@@ -64,32 +75,39 @@ class Booster(ABC):
 
     @abstractmethod
     def starts_fresh(self, number: int) -> bool:
-        """Whether the member of this stage starts from random weights."""
+        """Whether the member of this stage starts from random parameters."""
 
     @abstractmethod
-    def betas(self, trainer: StageTrainer) -> list[float]:
-        """The weights of all members, 1 to t, after this stage."""
+    def settle(self, trainer: StageTrainer) -> Settlement:
+        """The betas of all members, 1 to t, after this stage."""
 
     @property
     def learns_beta(self) -> bool:
-        """Whether the weight is trained together with the member."""
+        """Whether beta is trained together with the member."""
         return True
+
+    @property
+    def precision(self) -> Callable[[], AbstractContextManager[object]]:
+        """The arithmetic of the passes of an objective."""
+        return arithmetic(self.recipe, self.processes.device)
+
+    def objective(self, model: StageModel, past: Ensemble | None) -> Objective:
+        """What the next stage descends, complete."""
+        return Objective(self.recipe, model, past, precision=self.precision)
 
     def _trainer(self, number: int) -> StageTrainer:
         past, fresh = self.past(number), self.starts_fresh(number)
         device = self.processes.device
         model = StageModel(
-            self._first_weights(number, fresh=fresh),
+            self._first_member(number, fresh=fresh),
             beta=self.recipe.initial_beta if self.learns_beta else 1.0,
             previous=torch.zeros(0) if past is None else past.betas.cpu(),
             corrective=self.recipe.weights == "corrective" and self.learns_beta,
             learn_beta=self.learns_beta,
         )
-        return self.trainer_type(
-            self.recipe,
+        return StageTrainer(
+            self.objective(model.to(device), past),
             number,
-            model.to(device),
-            past,
             data=self.data,
             held_out=self.held_out,
             processes=self.processes,
@@ -98,22 +116,23 @@ class Booster(ABC):
             fresh=fresh,
         )
 
-    def _first_weights(self, number: int, *, fresh: bool) -> Member:
+    def _first_member(self, number: int, *, fresh: bool) -> Member:
         if not fresh:
             return self.run.member(number - 1)
         mean, std = self.data.moments()
         return self.run.fresh_member(seed=derive_seed(self.recipe.seed, number), mean=mean, std=std)
 
     def _finish(self, trainer: StageTrainer) -> None:
-        """f^(t) = f^(t-1) + beta_t f_wt: settle the weights, measure, warn, write the stage."""
+        """f^(t) = f^(t-1) + beta_t f_wt: settle the betas, measure, warn, write the stage."""
         number, member = trainer.number, trainer.member
-        betas = self.betas(trainer)
+        settled = self.settle(trainer)
+        betas = settled.betas
         attack, seed = PgdAttack.of(self.recipe), (self.recipe.seed, number)
         whole = self._accuracy(self._ensemble(member, betas), attack, (*seed, 1))
         alone = self._accuracy(member, attack, (*seed, 1))
         images = self.data.head(_DIAGNOSED_IMAGES)
         gamma = edge(member, trainer.past, images, attack, processes=self.processes, seed=(*seed, 3))
-        warnings = stage_warnings(number, gamma=gamma, ensemble=whole, member=alone)
+        warnings = [*settled.warnings, *stage_warnings(number, gamma=gamma, ensemble=whole, member=alone)]
         for found in warnings:
             self.journal.watcher.warn(found)
         if self.processes.first:
@@ -122,13 +141,13 @@ class Booster(ABC):
                 member,
                 betas=betas,
                 seconds=trainer.seconds,
-                metrics=summarise(gamma, whole, alone) | trainer.facts(),
+                metrics={**summarise(gamma, whole, alone), **trainer.facts(), **settled.facts},
                 warnings=trainer.warnings + warnings,
             )
         self.processes.wait()
 
     def _ensemble(self, member: Member, betas: list[float]) -> Ensemble:
-        """The ensemble of the finished members and the new one, without those of weight 0."""
+        """The ensemble of the finished members and the new one, without those whose beta is 0."""
         kept = [number for number, beta in enumerate(betas, start=1) if beta != 0]
         members = [member if number == len(betas) else self.run.member(number) for number in kept]
         return Ensemble(members, [betas[number - 1] for number in kept]).to(self.processes.device)
@@ -147,7 +166,7 @@ class GreedyBooster(Booster):
     def starts_fresh(self, number: int) -> bool:
         return number == 1 or not self.recipe.warm_start
 
-    def betas(self, trainer: StageTrainer) -> list[float]:
+    def settle(self, trainer: StageTrainer) -> Settlement:
         number, recipe, device = trainer.number, self.recipe, self.processes.device
         kept = [*(self.run.kept(number - 1) if number > 1 else ()), number]
         betas = trainer.model.betas
@@ -157,11 +176,11 @@ class GreedyBooster(Booster):
         if recipe.refit:
             images = self.data.head(_REFITTED_IMAGES)
             attack = PgdAttack.of(recipe)
-            betas = refit_weights(ensemble, images, attack, device=device, seed=(recipe.seed, number, 4))
+            betas = refit_betas(ensemble, images, attack, device=device, seed=(recipe.seed, number, 4))
         if recipe.drop_below:
             betas = without_vanished(ensemble, betas, self.data, recipe.drop_below, device)
         betas = self.processes.agree(torch.tensor(betas, dtype=torch.float64, device=device)).tolist()
-        return [betas[kept.index(stage)] if stage in kept else 0.0 for stage in range(1, number + 1)]
+        return Settlement([betas[kept.index(stage)] if stage in kept else 0.0 for stage in range(1, number + 1)])
 
 
 class IndependentBooster(Booster):
@@ -177,17 +196,5 @@ class IndependentBooster(Booster):
     def learns_beta(self) -> bool:
         return False
 
-    def betas(self, trainer: StageTrainer) -> list[float]:
-        return [1 / trainer.number] * trainer.number
-
-
-_BOOSTERS: dict[str, type[Booster]] = {"greedy": GreedyBooster, "independent": IndependentBooster}
-
-
-def make_booster(run: Run, *, data: ImageData, held_out: ImageData, processes: Processes, journal: Journal) -> Booster:
-    """The booster that the recipe of a run names."""
-    from .minimax import MinimaxBooster  # it is a booster of this module
-
-    boosters: dict[str, type[Booster]] = {**_BOOSTERS, "minimax": MinimaxBooster}
-    kind = boosters[run.recipe.booster]
-    return kind(run, data=data, held_out=held_out, processes=processes, journal=journal)
+    def settle(self, trainer: StageTrainer) -> Settlement:
+        return Settlement([1 / trainer.number] * trainer.number)

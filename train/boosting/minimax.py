@@ -2,14 +2,15 @@
 
 Over stages, the booster keeps a distribution over the training examples, or over incorrect example/label pairs; the
 weak learner trains a member on the robust loss weighted by it; the robust losses of the member are computed by attack;
-the distribution is shifted to where the member failed; and the member gets the weight that the analysis gives
+the distribution is shifted to where the member failed; and the member gets the beta that the analysis gives
 (`theory/reweighting.py`). The ensemble is the weighted plurality vote.
 
 The losses of a member are kept in the run folder (`losses-NN.safetensors`): all distributions follow from them.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,14 +21,15 @@ from torch.nn import functional
 from robustinfer.errors import RunError, TrainingError
 
 from ..attacks.accuracy import PgdAttack
-from ..data.batches import Batch, as_pixels
+from ..data.batches import Batch, in_order
 from ..machine.randomness import Draws
 from ..members import Member
 from ..members.ensemble import Ensemble
 from ..members.votes import VoteEnsemble
+from ..recipe import Recipe
 from ..runs.run import save_tensors
 from ..stage.diagnostics import warning
-from ..stage.objective import Objective
+from ..stage.objective import Objective, StageModel
 from ..stage.trainer import StageTrainer
 from ..theory import (
     PgdChecker,
@@ -39,9 +41,9 @@ from ..theory import (
     robust_loss,
     vote_loss,
 )
-from .booster import Booster
+from .booster import Booster, Settlement
 
-__all__ = ["MinimaxBooster", "MinimaxTrainer"]
+__all__ = ["MinimaxBooster", "WeightedObjective"]
 
 _BATCH = 500
 
@@ -55,10 +57,19 @@ class WeightedObjective(Objective):
     E_D of half their sum. The attack is that on the cross-entropy, one search an example
     (a kept perturbation climbs the objective itself).
 
-    `weights` are D times the number of examples, of shape (examples,) or (examples, classes).
+    `distribution` is D, of shape (examples,) or (examples, classes), and sums to 1.
     """
 
-    weights: Tensor
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: StageModel,
+        *,
+        distribution: Tensor,
+        precision: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        super().__init__(recipe, model, None, precision=precision)
+        self.density = (distribution * len(distribution)).float()  # relative to the uniform one over examples
 
     def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:
         assert batch.numbers is not None
@@ -67,35 +78,16 @@ class WeightedObjective(Objective):
         with self.precision():
             _, scores = (model or self.model)(self._points(x, noise), None)
         losses = self._example_loss(scores, batch.labels)
-        weights = self.weights[batch.numbers.to(self.weights.device)].to(losses)
-        if weights.ndim == 1:
-            return (weights * losses).mean()
+        density = self.density[batch.numbers.to(self.density.device)].to(losses)
+        if density.ndim == 1:
+            return (density * losses).mean()
         mean = scores.view(self.copies, len(batch.labels), -1).mean(dim=0)
         pairs = functional.softplus(mean - mean.gather(1, batch.labels[:, None]))
-        return (weights * (pairs + losses[:, None]) / 2).sum(dim=1).mean()
-
-
-class MinimaxTrainer(StageTrainer):
-    """Trains one member on the booster's distribution."""
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self.objective = WeightedObjective(self.recipe, self.model, None, precision=self.objective.precision)
-        self.found: dict[str, Any] = {}
-
-    def weigh(self, distribution: Tensor) -> None:
-        """Train on this distribution, which sums to 1."""
-        assert isinstance(self.objective, WeightedObjective)
-        self.objective.weights = (distribution * len(self.data)).float()
-
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | self.found
+        return (density * (pairs + losses[:, None]) / 2).sum(dim=1).mean()
 
 
 class MinimaxBooster(Booster):
     """Members are unilabel predictors, trained on a distribution that follows the failures of those before."""
-
-    trainer_type = MinimaxTrainer
 
     def past(self, number: int) -> Ensemble | None:
         return None
@@ -107,30 +99,28 @@ class MinimaxBooster(Booster):
     def learns_beta(self) -> bool:
         return False
 
-    def _trainer(self, number: int) -> StageTrainer:
-        trainer = super()._trainer(number)
-        assert isinstance(trainer, MinimaxTrainer)
-        trainer.weigh(self._game(number - 1).distribution)
-        return trainer
+    def objective(self, model: StageModel, past: Ensemble | None) -> Objective:
+        """The member's error under the distribution that the finished stages have left."""
+        distribution = self._game(len(self.run.stages)).distribution
+        return WeightedObjective(self.recipe, model, distribution=distribution, precision=self.precision)
 
     def _ensemble(self, member: Member, betas: list[float]) -> Ensemble:
         whole = super()._ensemble(member, betas)
         return VoteEnsemble(list(whole.members), whole.betas).to(self.processes.device)
 
-    def betas(self, trainer: StageTrainer) -> list[float]:
-        """Q after this stage; what was found about the member goes into the stage's document."""
-        assert isinstance(trainer, MinimaxTrainer)
+    def settle(self, trainer: StageTrainer) -> Settlement:
+        """Q after this stage, the member's edge and the margins of the vote."""
         number = trainer.number
         losses = self._losses(trainer.member, number)
         if self.processes.first:
             save_tensors(self._file(number), {"losses": losses.to(torch.int8)})
         self.processes.wait()
         game = self._game(number)
-        self._judge(trainer, game)
-        weights = game.vote_weights
-        margins = -vote_loss(torch.stack([self._stored(stage) for stage in range(1, number + 1)]), weights)
+        warnings = self._judge(trainer, game)
+        betas = game.vote_weights
+        margins = -vote_loss(torch.stack([self._stored(stage) for stage in range(1, number + 1)]), betas)
         margins = margins.masked_fill(~self._support(), 1.0).view(len(self.data), -1).amin(dim=1)
-        trainer.found = {
+        facts = {
             "edge": game.edges[-1],
             "reweigh": self.recipe.reweigh,
             "rate": self.recipe.rate,
@@ -139,9 +129,9 @@ class MinimaxBooster(Booster):
             # Examples whose vote no perturbation changes, if the attacks on the members overlooked nothing.
             "training_robust_by_margin": float((margins > 0).double().mean()),
         }
-        return [float(weight) for weight in weights]
+        return Settlement([float(beta) for beta in betas], facts, warnings)
 
-    def _judge(self, trainer: MinimaxTrainer, game: Reweighting) -> None:
+    def _judge(self, trainer: StageTrainer, game: Reweighting) -> tuple[dict[str, str], ...]:
         """Lemma apx-weak-learner with this one candidate: warn, or give up, if it has no edge."""
         number, edge = trainer.number, game.edges[-1]
         if self.recipe.reweigh == "examples":
@@ -151,31 +141,27 @@ class MinimaxBooster(Booster):
         else:
             weak = edge > 0
         if weak:
-            return
+            return ()
         message = (
-            f"The member of stage {number} is no weak learner: its edge on the distribution over {self.recipe.reweigh} "
-            f"is {edge:.3f}, and boosting needs a positive one."
+            f"The member of stage {number} is not a weak learner: its edge on the distribution over "
+            f"{self.recipe.reweigh} is {edge:.3f}, and boosting needs a positive one."
         )
         if not sum(game.weights) > 0:
             raise TrainingError(
                 f"{message} Train longer, lower delta, take larger members, or set "
                 'reweigh = "pairs", which asks for less.'
             )
-        trainer.warnings.append(warning("no-weak-learner", message))
+        return (warning("no-weak-learner", message),)
 
     def _losses(self, member: Member, number: int) -> Tensor:
         """The robust losses of a member on all training examples, as far as the attack finds them."""
         targeted = self.recipe.reweigh == "pairs"
         classes, device = len(self.run.classes), self.processes.device
         reached = torch.zeros(len(self.data), classes, dtype=torch.int32, device=device)
-        for block, start in enumerate(range(0, len(self.data), _BATCH)):
-            if block % self.processes.world != self.processes.rank:
-                continue
-            numbers = torch.arange(start, min(start + _BATCH, len(self.data)))
-            image, labels = as_pixels(self.data.take(numbers), device), self.data.labels[numbers].to(device)
+        for block, batch in in_order(self.data, _BATCH, self.processes):
             seed = (self.recipe.seed, number, 5, block)
             checker = PgdChecker(PgdAttack.of(self.recipe), seed=seed, targeted=targeted)
-            reached[start : start + _BATCH] = checker.reached(member, image, labels).int()
+            reached[batch.numbers] = checker.reached(member, batch.image, batch.labels).int()
         found = self.processes.sum(reached).bool().cpu()
         return robust_loss(found, self.data.labels) if targeted else ova_loss(found, self.data.labels)
 
@@ -202,7 +188,7 @@ class MinimaxBooster(Booster):
             losses = load_file(file)["losses"].double()
         except (OSError, SafetensorError, KeyError) as error:
             raise RunError(
-                f"{file} is missing or damaged, and the weights of the examples with it: {error}."
+                f"{file} is missing or damaged, and the distribution over the examples with it: {error}."
             ) from error
         expected = tuple(self._support().shape)
         if losses.shape != expected:

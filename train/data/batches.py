@@ -1,5 +1,6 @@
 """Training batches: which images in which order, on the device, in [0,1], augmented."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from ..machine.randomness import Draws, generator
 from ..recipe import Recipe
 from .datasets import ImageData
 
-__all__ = ["Batch", "Batches", "as_pixels"]
+__all__ = ["Batch", "Batches", "as_pixels", "check_batch", "in_order", "numbers_in_order"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,33 @@ def as_pixels(images: Tensor, device: torch.device, *, channels_last: bool = Fal
     return images.to(device).float().div_(255).to(memory_format=layout)
 
 
+def numbers_in_order(total: int, size: int) -> Iterator[Tensor]:
+    """The numbers 0 ... total - 1 in pieces of `size`, the last one possibly smaller."""
+    for start in range(0, total, size):
+        yield torch.arange(start, min(start + size, total))
+
+
+def in_order(
+    data: ImageData, size: int, processes: Processes, *, channels_last: bool = False
+) -> Iterator[tuple[int, Batch]]:
+    """Each image once, in the order of the data set: numbered batches of `size`, the last one possibly smaller.
+
+    Batch b belongs to process b mod world, and only that process meets it; random streams are keyed by b, so that
+    nothing depends on how many processes there are.
+    """
+    for number, numbers in enumerate(numbers_in_order(len(data), size)):
+        if number % processes.world == processes.rank:
+            image = as_pixels(data.take(numbers), processes.device, channels_last=channels_last)
+            yield number, Batch(image, data.labels[numbers].to(processes.device), numbers=numbers)
+
+
+def check_batch(recipe: Recipe, data: ImageData, processes: Processes) -> None:
+    """Refuse a batch that cannot be filled, or that the processes cannot share evenly."""
+    if len(data) < recipe.batch:
+        raise DataError(f"A batch of {recipe.batch} images needs as many to train on; {data.name} leaves {len(data)}.")
+    processes.rows(recipe.batch)
+
+
 class Batches:
     """The batches of one stage: a new order each epoch, whole batches only, each shared by all processes.
 
@@ -44,10 +72,6 @@ class Batches:
     """
 
     def __init__(self, recipe: Recipe, stage: int, data: ImageData, processes: Processes) -> None:
-        if len(data) < recipe.batch:
-            raise DataError(
-                f"A batch of {recipe.batch} images needs as many to train on; {data.name} leaves {len(data)}."
-            )
         self.recipe, self.stage, self.data, self.processes = recipe, stage, data, processes
         self.rows = processes.rows(recipe.batch)
         self.steps = len(data) // recipe.batch

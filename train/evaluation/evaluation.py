@@ -23,6 +23,7 @@ from robustinfer.files import write_text
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
 from ..attacks.autoattack import measure_strong
 from ..attacks.rates import Rate
+from ..data.batches import numbers_in_order
 from ..data.datasets import ImageData, Model, load_data
 from ..machine.processes import Processes
 from ..runs.run import Run
@@ -256,8 +257,7 @@ def _row(
 def _clean(predictor: Predictor, data: ImageData) -> Accuracy:
     right = 0
     histogram = torch.zeros(len(data.classes), dtype=torch.int64)
-    for start in range(0, len(data), 1000):
-        numbers = torch.arange(start, min(start + 1000, len(data)))
+    for numbers in numbers_in_order(len(data), 1000):
         predicted = torch.from_numpy(predictor.scores(data.take(numbers).numpy()).argmax(axis=1))
         right += int((predicted == data.labels[numbers]).sum())
         histogram += torch.bincount(predicted, minlength=len(data.classes))

@@ -83,7 +83,7 @@ class Run:
             raise RunError(f"{folder} exists already; give another --out, or --resume to go on with the run in it.")
         facts = {**provenance, "classes": list(classes), "input": {"shape": list(input.shape), "resize": input.resize}}
         write_text(folder / "recipe.toml", recipe.to_toml() + _toml_table("provenance", facts))
-        return cls.open(folder)
+        return cls(folder, recipe, classes, input, facts)
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..attacks.accuracy import Accuracy, PgdAttack, attacked_points
-from ..data.batches import as_pixels
+from ..data.batches import in_order
 from ..data.datasets import ImageData
 from ..machine.processes import Processes
 from ..machine.randomness import Draws
@@ -43,14 +43,11 @@ def edge(
     supremum over the ball is what the attack finds, so the true edge is at most this.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=processes.device)
-    for number, start in enumerate(range(0, len(data), _BATCH)):
-        if number % processes.world != processes.rank:
-            continue
-        numbers = torch.arange(start, min(start + _BATCH, len(data)))
-        image, labels = as_pixels(data.take(numbers), processes.device), data.labels[numbers].to(processes.device)
+    for number, batch in in_order(data, _BATCH, processes):
+        image, labels = batch.image, batch.labels
         draws = Draws(*seed, number, device=processes.device)
         failed = _mean_scores(member, image, labels, attack, draws).argmax(dim=1) != labels
-        weight = torch.ones(len(numbers), dtype=torch.float64, device=processes.device)
+        weight = torch.ones(len(labels), dtype=torch.float64, device=processes.device)
         if past is not None:
             scores = _mean_scores(past, image, labels, attack, draws)
             weight = 1 - functional.softmax(scores.double(), dim=1).gather(1, labels[:, None])[:, 0]
@@ -65,7 +62,7 @@ def stage_warnings(number: int, *, gamma: float, ensemble: Accuracy, member: Acc
     found = []
     if gamma <= 0:
         message = (
-            f"The member of stage {number} is no weak learner: its edge on the current weighting is {gamma:.3f}, "
+            f"The member of stage {number} is not a weak learner: its edge on the current weighting is {gamma:.3f}, "
             "and boosting needs a positive one."
         )
         found.append(warning("no-weak-learner", message))

@@ -52,8 +52,7 @@ class Perturbations:
     more steps, is not to be had; steps of a fraction of delta are what keeps it away.
     """
 
-    def __init__(self, recipe: Recipe, data: ImageData, processes: Processes) -> None:
-        check_perturbations(recipe, data, processes)
+    def __init__(self, recipe: Recipe, data: ImageData) -> None:
         self.recipe = recipe
         self.kept = torch.zeros(len(data), *data.input.shape, dtype=torch.float16)
 

@@ -13,19 +13,16 @@ from robustinfer.errors import TrainingError
 
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
 from ..attacks.pgd import frozen
-from ..data.batches import Batches, as_pixels
+from ..data.batches import Batches, in_order
 from ..data.datasets import ImageData
-from ..machine.arithmetic import arithmetic, check_arithmetic
-from ..machine.layout import check_layout
 from ..machine.processes import Processes
 from ..machine.randomness import Draws
 from ..members import Member
-from ..members.ensemble import Ensemble
 from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint, flatten_optimizer, prefixed, restore_optimizer
 from ..runs.journal import Journal
 from .diagnostics import warning
-from .objective import Objective, StageModel
+from .objective import Objective
 from .optimizer import make_optimizer
 from .perturbations import Perturbations
 from .schedule import cosine_learning_rate, ramped_delta
@@ -48,14 +45,16 @@ class _Snapshot:
 
 
 class StageTrainer:
-    """The inner loop of Algorithm 1. `fresh` says that the member starts from random weights."""
+    """The inner loop of Algorithm 1: descends `objective` on the model that the objective is of.
+
+    `fresh` says that the member starts from random parameters. The caller has checked the recipe against the data and
+    the machine (`stage.checks`).
+    """
 
     def __init__(
         self,
-        recipe: Recipe,
+        objective: Objective,
         number: int,
-        model: StageModel,
-        past: Ensemble | None,
         *,
         data: ImageData,
         held_out: ImageData,
@@ -64,7 +63,9 @@ class StageTrainer:
         folder: Path,
         fresh: bool,
     ) -> None:
-        self.recipe, self.number, self.model, self.past = recipe, number, model, past
+        recipe: Recipe = objective.recipe
+        self.objective, self.recipe, self.number = objective, recipe, number
+        self.model, self.past = objective.model, objective.past
         self.data, self.held_out = data, held_out.head(recipe.validation_images)
         self.processes, self.journal, self.folder, self.fresh = processes, journal, folder, fresh
         self.epochs = recipe.stage_epochs(number)
@@ -78,8 +79,6 @@ class StageTrainer:
 
     def _prepare(self) -> None:
         recipe = self.recipe
-        check_layout(recipe, self.model, self.processes.device)
-        check_arithmetic(recipe, self.processes.device)
         if recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if recipe.compile:
@@ -87,10 +86,9 @@ class StageTrainer:
             for member in self.past.members if self.past is not None else ():
                 member.compile()
         self.batches = Batches(recipe, self.number, self.data, self.processes)
-        self.objective = Objective(recipe, self.model, self.past, precision=arithmetic(recipe, self.processes.device))
         self.optimizer = make_optimizer(recipe, self.model)
         self.wrapped = self.processes.wrap(self.model)
-        self.perturbations = Perturbations(recipe, self.data, self.processes) if recipe.keeps_perturbations else None
+        self.perturbations = Perturbations(recipe, self.data) if recipe.keeps_perturbations else None
 
     @property
     def member(self) -> Member:
@@ -209,16 +207,15 @@ class StageTrainer:
         if 4 * len(past.members) * len(self.data) * len(self.data.classes) > _OFFSET_BYTES:
             return None
         parts = []
-        for number, start in enumerate(range(0, len(self.data), recipe.batch)):
-            numbers = torch.arange(start, min(start + recipe.batch, len(self.data)))
-            image = as_pixels(self.data.take(numbers), self.processes.device, channels_last=recipe.channels_last)
-            draws = Draws(recipe.seed, self.number, _NEVER, number, device=self.processes.device)
+        device = self.processes.device  # every process needs all of them: each computes them alone
+        for number, batch in in_order(self.data, recipe.batch, Processes(device), channels_last=recipe.channels_last):
+            draws = Draws(recipe.seed, self.number, _NEVER, number, device=device)
             with torch.no_grad():
                 if not recipe.smoothed:
-                    parts.append(past.stacked(image).cpu())
+                    parts.append(past.stacked(batch.image).cpu())
                     continue
-                noise = (recipe.training_sigma * draws.normal(image.shape) for _ in range(_OFFSET_COPIES))
-                parts.append(torch.stack([past.stacked(image + z) for z in noise]).mean(dim=0).cpu())
+                noise = (recipe.training_sigma * draws.normal(batch.image.shape) for _ in range(_OFFSET_COPIES))
+                parts.append(torch.stack([past.stacked(batch.image + z) for z in noise]).mean(dim=0).cpu())
         return torch.cat(parts, dim=1)
 
     def _log(self) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from robust.train import Ensemble
 from robust.train.attacks.accuracy import PgdAttack
-from robust.train.boosting.betas import refit_weights, without_vanished
+from robust.train.boosting.betas import refit_betas, without_vanished
 from robust.train.data.datasets import ImageData
 from robust.train.data.pixels import TensorPixels
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ def robust_loss(data: ImageData, betas: list[float], members: list[Slope], delta
 def test_refit_reaches_the_minimum_of_the_robust_loss(noisy_pixels: ImageData) -> None:
     members = [Slope(4, -2), Slope(0, 1)]
     attack = PgdAttack(norm="linf", delta=0.05, steps=5)
-    betas = refit_weights(Ensemble(members, [0.1, 0.0]), noisy_pixels, attack, device=CPU, seed=(0,))
+    betas = refit_betas(Ensemble(members, [0.1, 0.0]), noisy_pixels, attack, device=CPU, seed=(0,))
     found = robust_loss(noisy_pixels, betas, members, 0.05)
     assert found < robust_loss(noisy_pixels, [0.1, 0.0], members, 0.05) - 0.03
     grid = [
@@ -62,8 +62,8 @@ def test_refit_reaches_the_minimum_of_the_robust_loss(noisy_pixels: ImageData) -
 def test_refit_never_returns_worse_weights_than_it_started_from(noisy_pixels: ImageData) -> None:
     members = [Slope(4, -2), Slope(0, 1)]
     attack = PgdAttack(norm="linf", delta=0.05, steps=5)
-    best = refit_weights(Ensemble(members, [0.1, 0.0]), noisy_pixels, attack, device=CPU, seed=(0,))
-    again = refit_weights(Ensemble(members, best), noisy_pixels, attack, device=CPU, seed=(1,), rounds=1)
+    best = refit_betas(Ensemble(members, [0.1, 0.0]), noisy_pixels, attack, device=CPU, seed=(0,))
+    again = refit_betas(Ensemble(members, best), noisy_pixels, attack, device=CPU, seed=(1,), rounds=1)
     before, after = (robust_loss(noisy_pixels, betas, members, 0.05) for betas in (best, again))
     assert after <= before + 1e-4
 

@@ -264,5 +264,5 @@ def test_lost_losses_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_first_member_without_an_edge_ends_the_training(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"no weak learner.*pairs"):
+    with pytest.raises(TrainingError, match=r"not a weak learner.*pairs"):
         train(small(delta=0.5, epochs=1), tmp_path / "run", device="cpu")

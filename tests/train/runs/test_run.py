@@ -134,7 +134,7 @@ def test_a_full_disk_is_said_before_and_during_the_training(
 
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "save_tensors", full)
-        with pytest.raises(TrainingError, match="is full: free some space and go on with --resume"):
+        with pytest.raises(TrainingError, match="is full: free some space and continue with --resume"):
             train(tiny, tmp_path / "late", device="cpu")
     assert len(Run.open(tmp_path / "late").stages) == 1
     assert len(train(tiny, tmp_path / "late", device="cpu", resume=True).stages) == 2

@@ -1,5 +1,6 @@
 """The edge of a member on examples counted by hand, the warnings, and the guard against catastrophic overfitting."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from robust.train.data.pixels import TensorPixels
 from robust.train.machine.processes import Processes
 from robust.train.runs.journal import Journal, Silent
 from robust.train.stage.diagnostics import edge, stage_warnings
-from robust.train.stage.objective import StageModel
+from robust.train.stage.objective import Objective, StageModel
 from robust.train.stage.trainer import StageTrainer
 from torch import Tensor
 
@@ -107,7 +108,7 @@ def test_the_first_stage_is_measured_with_its_weight(tiny: Recipe, tmp_path: Pat
         model = StageModel(member, beta=beta, previous=torch.zeros(0), corrective=False, learn_beta=True).eval()
         journal = Journal(tmp_path, write=False)
         parts = {"data": data, "held_out": data, "processes": CPU, "journal": journal, "folder": tmp_path}
-        trainer = StageTrainer(tiny, 1, model, None, **parts, fresh=True)  # type: ignore[arg-type]
+        trainer = StageTrainer(Objective(tiny, model, None, precision=nullcontext), 1, **parts, fresh=True)  # type: ignore[arg-type]
         found = trainer.accuracy(data, PgdAttack.of(tiny), purpose=1)
         assert found.predicted == tuple(torch.bincount(expected, minlength=10).tolist())
         assert found.clean == int((expected == data.labels).sum())

@@ -11,7 +11,7 @@ from robust.train import Recipe, train
 from robust.train.data.datasets import load_data
 from robust.train.machine.processes import Processes
 from robust.train.stage.objective import Batch
-from robust.train.stage.perturbations import Perturbations
+from robust.train.stage.perturbations import Perturbations, check_perturbations
 from robust.train.stage.trainer import StageTrainer
 
 from robustinfer.errors import RecipeError, TrainingError
@@ -48,7 +48,7 @@ def one_step(perturbations: Perturbations, batch: Batch, slope: torch.Tensor, de
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_they_reach_the_worst_point_of_a_linear_loss_step_by_step(norm: str) -> None:
     recipe = Recipe(attack="kept", norm=norm, delta=0.2, steps=1, step_scale=0.5)
-    perturbations = Perturbations(recipe, DATA, ONE)
+    perturbations = Perturbations(recipe, DATA)
     numbers = torch.tensor([7, 3])
     batch = Batch(torch.full((2, 1, 8, 8), 0.5), torch.zeros(2, dtype=torch.int64), numbers=numbers)
     slope = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -64,7 +64,7 @@ def test_they_reach_the_worst_point_of_a_linear_loss_step_by_step(norm: str) -> 
 
 
 def test_a_smaller_radius_draws_them_in_and_none_at_all_leaves_the_image(kept: Recipe) -> None:
-    perturbations = Perturbations(kept, DATA, ONE)
+    perturbations = Perturbations(kept, DATA)
     batch = Batch(torch.full((1, 1, 8, 8), 0.5), torch.zeros(1, dtype=torch.int64), numbers=torch.tensor([0]))
     slope = torch.ones(1, 1, 8, 8)
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_the_disk_must_hold_them(kept: Recipe, tmp_path: Path, monkeypatch: pyte
 
 def test_several_processes_and_too_many_images_are_refused(kept: Recipe) -> None:
     with pytest.raises(RecipeError, match="in one process"):
-        Perturbations(kept, DATA, dataclasses.replace(ONE, world=2))
+        check_perturbations(kept, DATA, dataclasses.replace(ONE, world=2))
 
     class Huge:
         input = DATA.input
@@ -165,4 +165,4 @@ def test_several_processes_and_too_many_images_are_refused(kept: Recipe) -> None
             return 10**9
 
     with pytest.raises(RecipeError, match=r"119\.2 GiB for the perturbations of 1000000000 images"):
-        Perturbations(kept, Huge(), ONE)  # type: ignore[arg-type]
+        check_perturbations(kept, Huge(), ONE)  # type: ignore[arg-type]
