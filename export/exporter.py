@@ -12,7 +12,7 @@ from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.errors import CardError, ExportError
 from robustinfer.files import replacing, sha256
-from robustinfer.smoothing.tally import vote_weights
+from robustinfer.smoothing.tally import vote_betas
 
 from .acceptance import TOLERANCE, Images, accept, synthetic_images
 from .cards import run_card, run_images
@@ -147,7 +147,7 @@ def export_run(
 
 def _check_settings(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:
     try:
-        vote_weights(card)
+        vote_betas(card)
     except CardError as error:
         raise ExportError(f"These members cannot vote: {error} Export their scores instead.") from error
     if sampler and card.kind == "votes":

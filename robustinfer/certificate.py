@@ -11,7 +11,7 @@ from .errors import CertificateError
 
 __all__ = ["METHOD", "VOTES_METHOD", "Certificate", "MemberVotes", "ModelReference", "Prediction"]
 
-Mode = Literal["fixed", "radius", "tolerance", "deadline"]
+ProcedureName = Literal["fixed", "radius", "tolerance", "deadline"]
 Bound = Literal["top-class", "two-class"]
 
 METHOD = "clopper-pearson"
@@ -84,7 +84,7 @@ class MemberVotes:
     An abstention has `label` None and `radius` 0, and counts against every label.
     """
 
-    weight: float
+    beta: float
     label: int | None
     radius: float
     p_lower: float
@@ -105,7 +105,7 @@ class Certificate:
     the `n0` selection samples came before them, in `samples_used` both are counted. `n` is the number of estimation
     samples allowed. `stopped` says why sampling ended: "complete", "certified" (the requested radius is proven),
     "out of reach" (it cannot be, most likely), "planned" (the pilot's plan was carried out), "exhausted", "deadline"
-    or "interrupted". `looks` is the number of times the counts were looked at (modes radius and deadline), each of
+    or "interrupted". `looks` is the number of times the counts were looked at (procedures radius and deadline), each of
     which has its share of alpha. `image` is the digest of the pixels that were certified.
 
     The method "clopper-pearson/votes" is that of a votes file: the label is that of the weighted plurality vote of the
@@ -120,7 +120,7 @@ class Certificate:
     norm: str
     method: str
     bound: Bound
-    mode: Mode
+    procedure: ProcedureName
     noise: str
     sigma: float
     alpha: float
@@ -183,6 +183,7 @@ class Certificate:
 def _read(cls: type[_Answer], document: Any) -> _Answer:
     if not isinstance(document, Mapping):
         raise CertificateError(f"A {cls.__name__.lower()} is a JSON object; found {type(document).__name__}.")
+    document = _renamed(document, "mode", "procedure") if cls is Certificate else document
     names = {field.name for field in dataclasses.fields(cls)}
     missing = sorted(names - document.keys() - {"members"})
     if missing:
@@ -200,9 +201,16 @@ def _read(cls: type[_Answer], document: Any) -> _Answer:
 
 
 def _read_member(document: Mapping[str, Any]) -> MemberVotes:
-    values = {**document, "counts": tuple(document["counts"])}
+    values = {**_renamed(document, "weight", "beta"), "counts": tuple(document["counts"])}
     _check_numbers(values)
     return MemberVotes(**values)
+
+
+def _renamed(document: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    """A document whose field had another name in files of 0.1, which stay readable."""
+    if new in document or old not in document:
+        return dict(document)
+    return {new if name == old else name: value for name, value in document.items()}
 
 
 def _check_numbers(values: Mapping[str, Any]) -> None:

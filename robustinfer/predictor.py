@@ -19,7 +19,7 @@ from .requests import Question, Request
 from .scheduler import Crew, Job, Pace, run
 from .smoothing.noise import derive_seed, noise_name
 from .smoothing.procedures import MemberOutcome, Outcome
-from .smoothing.tally import Tally, plurality, vote_weights
+from .smoothing.tally import Tally, plurality, vote_betas
 
 __all__ = ["Predictor"]
 
@@ -42,7 +42,7 @@ class Predictor:
     ) -> None:
         if batch is not None and batch < 1:
             raise SettingError(f"Expected a batch of at least 1, found {batch}.")
-        vote_weights(card)  # refuses a votes file whose members have no weights
+        vote_betas(card)  # refuses a votes file whose members have no betas
         self.engine = engine
         self.card = card
         self.digest = digest
@@ -94,7 +94,7 @@ class Predictor:
     def scores(self, images: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Plain ensemble scores (N, K), without noise and without any guarantee.
 
-        For a votes file they are the votes: the share of the members' weights that each class has.
+        For a votes file they are the votes: the share of the members' betas that each class has.
         """
         batch = as_batch(images, self.card.input)
         tally = Tally.of(self.card, members=False)
@@ -104,7 +104,7 @@ class Predictor:
         if not pieces:
             return np.empty((0, tally.classes), dtype=np.float32)
         scores = np.concatenate(pieces)
-        return plurality(scores, tally.weights) if tally.weights else scores
+        return plurality(scores, tally.betas) if tally.betas else scores
 
     def predict(
         self,
@@ -240,7 +240,7 @@ class Predictor:
     def _result(self, job: Job) -> Answer:
         outcome = job.outcome
         assert outcome is not None
-        if job.question.answer == "predict":
+        if job.question.mode == "predict":
             return _prediction(self, job.question, outcome, job.seconds)
         return _certificate(self, job.question, outcome, job.seconds)
 
@@ -273,7 +273,7 @@ def _certificate(predictor: Predictor, question: Question, outcome: Outcome, sec
         norm="l2",
         method=question.method,
         bound=question.smoothing.bound,
-        mode=question.mode,
+        procedure=question.procedure,
         noise=noise_name(question.noise),
         sigma=question.smoothing.sigma,
         alpha=question.alpha,
@@ -297,7 +297,7 @@ def _certificate(predictor: Predictor, question: Question, outcome: Outcome, sec
 
 def _member_votes(member: MemberOutcome) -> MemberVotes:
     return MemberVotes(
-        weight=member.weight,
+        beta=member.beta,
         label=member.label,
         radius=member.radius,
         p_lower=member.p_lower,

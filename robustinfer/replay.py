@@ -89,7 +89,7 @@ def _flips(counts: Votes, certificate: Certificate | MemberVotes) -> int:
 
 def _question(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike) -> Question:
     kind = certificate.noise.rpartition("/")[2]
-    wanted = {certificate.mode: certificate.requested} if certificate.mode != "fixed" else {}
+    wanted = {certificate.procedure: certificate.requested} if certificate.procedure != "fixed" else {}
     if certificate.method not in {METHOD, VOTES_METHOD}:
         raise CertificateError(
             f"This robustinfer replays the methods {METHOD} and {VOTES_METHOD}; the certificate has the method "
@@ -98,7 +98,7 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
     request = Request(
         image=image,
         n=certificate.n,
-        n0=certificate.n0 if certificate.n0 or certificate.mode == "fixed" else None,
+        n0=certificate.n0 if certificate.n0 or certificate.procedure == "fixed" else None,
         alpha=certificate.alpha,
         bound=certificate.bound,
         sigma=certificate.sigma,
@@ -122,7 +122,7 @@ def _rerun(predictor: "Predictor", question: Question, certificate: Certificate)
     samples than it did then; so it is stopped where the certificate was, and given what the certificate used.
     """
     limit, position = certificate.samples_used, 0
-    procedure = question.procedure()
+    procedure = question.begin()
     wanted = next(procedure)
     while True:
         answer: Votes | str = certificate.stopped
@@ -187,7 +187,7 @@ def _difference(predictor: "Predictor", certificate: Certificate, outcome: Outco
 
 def _of_member(claimed: MemberVotes, found: MemberOutcome) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """What the certificate claims about a member, and what its votes prove."""
-    yield "weight", (claimed.weight, found.weight)
+    yield "beta", (claimed.beta, found.beta)
     yield "label", (claimed.label, found.label)
     yield "radius", (claimed.radius, found.radius)
     yield "p_lower", (claimed.p_lower, found.p_lower)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .card import Card
-from .certificate import METHOD, VOTES_METHOD, Mode
+from .certificate import METHOD, VOTES_METHOD, ProcedureName
 from .errors import AlphaError, DtypeError, SampleSizeError, SettingError, SigmaError
 from .images import as_image, to_unit
 from .smoothing.bounds import round_radius_down, smallest_n
@@ -57,8 +57,8 @@ class Request:
         """Check everything against the card, and settle what was left open."""
         alpha = _alpha(self.alpha)
         n = _whole("n", self.n, default=PREDICT_N if self.mode == "predict" else CERTIFY_N)
-        mode = self._mode()
-        n0 = self._n0(mode, n)
+        procedure = self._procedure()
+        n0 = self._n0(procedure, n)
         bound = self._bound(n0)
         sigma = _sigma(self.sigma, card)
         image, kind = _prepared(self.image, self.noise, card)
@@ -67,12 +67,12 @@ class Request:
             image,
             kind,
             self.mode,
-            mode,
+            procedure,
             smoothing,
             alpha,
             n,
             n0,
-            self._requested(mode),
+            self._requested(procedure),
             self.deadline,
             _seed(self.seed),
             self._tally(card),
@@ -88,7 +88,7 @@ class Request:
             )
         return Tally.of(card, members=card.kind == "votes" if self.members is None else bool(self.members))
 
-    def _mode(self) -> Mode:
+    def _procedure(self) -> ProcedureName:
         for name in ("radius", "tolerance", "deadline"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
@@ -107,14 +107,14 @@ class Request:
             return "radius"
         return "fixed" if self.deadline is None else "deadline"
 
-    def _n0(self, mode: Mode, n: int) -> int:
+    def _n0(self, procedure: ProcedureName, n: int) -> int:
         if self.mode == "predict":
             return 0
         defaults = {"fixed": selection_of(n), "tolerance": PILOT, "deadline": 32}
-        n0 = _whole("n0", self.n0, default=defaults.get(mode, SELECTION), smallest=0)
-        if n0 == 0 and mode != "fixed":
+        n0 = _whole("n0", self.n0, default=defaults.get(procedure, SELECTION), smallest=0)
+        if n0 == 0 and procedure != "fixed":
             raise SettingError(
-                f"Expected a positive n0 in the mode {mode}, found 0: the label is chosen on samples of its own."
+                f"Expected a positive n0 for the procedure {procedure}, found 0: it chooses the label on them."
             )
         return n0
 
@@ -125,8 +125,8 @@ class Request:
             raise SettingError(f"Expected the bound top-class or two-class, found {self.bound!r}.")
         return self.bound
 
-    def _requested(self, mode: Mode) -> float | None:
-        return {"radius": self.radius, "tolerance": self.tolerance, "deadline": self.deadline}.get(mode)
+    def _requested(self, procedure: ProcedureName) -> float | None:
+        return {"radius": self.radius, "tolerance": self.tolerance, "deadline": self.deadline}.get(procedure)
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Question:
 
     image: npt.NDArray[Any]
     noise: NoiseKind
-    answer: Literal["predict", "certify"]
-    mode: Mode
+    mode: Literal["predict", "certify"]
+    procedure: ProcedureName
     smoothing: Smoothing
     alpha: float
     n: int
@@ -155,42 +155,42 @@ class Question:
         """Fill `out` with the noisy images of samples first, first + 1, ...: the same ones for the same seed."""
         add_noise(self.image, kind=self.noise, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
 
-    def procedure(self) -> Procedure:
-        """The statistical procedure that answers this question."""
+    def begin(self) -> Procedure:
+        """The statistical procedure that answers this question, from its start."""
         if self.tally.members:
-            return self._procedure_of_members()
+            return self._begin_with_members()
         classes = self.tally.classes
-        if self.answer == "predict":
+        if self.mode == "predict":
             return vote(classes=classes, n=self.n, alpha=self.alpha)
         smoothing, sizes = self.smoothing, {"classes": classes, "n0": self.n0, "n": self.n}
-        if self.mode == "radius":
+        if self.procedure == "radius":
             return decide(smoothing, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
-        if self.mode == "tolerance":
+        if self.procedure == "tolerance":
             return planned(smoothing, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
-        if self.mode == "deadline":
+        if self.procedure == "deadline":
             return anytime(smoothing, **sizes, alpha=self.alpha)
         return fixed(smoothing, **sizes, alpha=self.alpha)
 
-    def _procedure_of_members(self) -> Procedure:
+    def _begin_with_members(self) -> Procedure:
         smoothing, tally, sizes = self.smoothing, self.tally, {"n0": self.n0, "n": self.n}
-        if self.answer == "predict":
+        if self.mode == "predict":
             return vote_by_members(tally, n=self.n, alpha=self.alpha)
-        if self.mode == "radius":
+        if self.procedure == "radius":
             return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
-        if self.mode == "tolerance":
+        if self.procedure == "tolerance":
             return planned_by_members(smoothing, tally, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
-        if self.mode == "deadline":
+        if self.procedure == "deadline":
             return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, start=ANYTIME_START)
         return fixed_by_members(smoothing, tally, **sizes, alpha=self.alpha)
 
     @property
     def _level(self) -> float:
         """The share of alpha that one member has, or the only classifier there is."""
-        return self.alpha / (len(self.tally.weights) if self.tally.members else 1)
+        return self.alpha / (len(self.tally.betas) if self.tally.members else 1)
 
     def check_reach(self) -> None:
         """Refuse what no votes could ever prove: n too small for alpha, or a radius beyond unanimity."""
-        if self.answer == "predict":
+        if self.mode == "predict":
             least = smallest_n(self._level / (2 * len(looks(self.n, min(self.n, 100), 2.0))))
             if self.n < least:
                 raise SampleSizeError(
@@ -204,7 +204,7 @@ class Question:
                 f"{self.n} samples cannot certify anything at alpha = {self.alpha}, even if all agree: "
                 f"use n >= {least}, or a larger alpha."
             )
-        if self.mode == "radius" and self.requested is not None and self.requested > largest:
+        if self.procedure == "radius" and self.requested is not None and self.requested > largest:
             raise SampleSizeError(
                 f"A radius of {self.requested} is out of reach of n = {self.n} samples, alpha = {self.alpha}, sigma = "
                 f"{self.smoothing.sigma}: even if all agree they prove {largest}. Use a larger n, or ask for less."
@@ -215,7 +215,7 @@ class Question:
         votes = np.zeros(self.tally.classes + 1, dtype=np.int64)
         votes[0] = n
         starts = {"radius": DECIDE_START, "deadline": ANYTIME_START}
-        share = self._level / len(looks(n, starts[self.mode])) if self.mode in starts else self._level
+        share = self._level / len(looks(n, starts[self.procedure])) if self.procedure in starts else self._level
         prove = estimate if self.n0 else estimate_same_sample
         return round_radius_down(prove(self.smoothing, votes, 0, share).radius)
 

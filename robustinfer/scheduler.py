@@ -33,7 +33,7 @@ class Job:
         self.seconds = 0.0
         self._stop = stop
         self._votes = question.tally.empty()
-        self._procedure = question.procedure()
+        self._procedure = question.begin()
         self.wanted = next(self._procedure)  # samples not yet assigned
         self._missing = self.wanted  # samples whose votes have not come back
 

@@ -51,7 +51,7 @@ class Summary:
     sigma: float
     alpha: float
     bound: str
-    mode: str
+    procedure: str
     data: str
     model: dict[str, str]
     accuracies: tuple[Accuracy, ...]
@@ -98,7 +98,7 @@ def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float
         sigma=one.sigma,
         alpha=one.alpha,
         bound=one.bound,
-        mode=one.mode,
+        procedure=one.procedure,
         data=header.data,
         model=header.model,
         accuracies=tuple(_accuracy(entries, radius, one.alpha) for radius in radii or _radii(correct)),

@@ -14,7 +14,7 @@ class Ballot:
     `label` None is an abstention: nothing is known about the member, anywhere.
     """
 
-    weight: float
+    beta: float
     label: int | None
     radius: float
 
@@ -39,19 +39,19 @@ def combine(ballots: Sequence[Ballot]) -> Combined:
 
         Q(members j < i and those that abstain)  +  Q(members j >= i with label y')  <  Q(members j >= i with label y).
 
-    With each step of i one weight moves to the left or leaves the right, so the condition holds up to some largest i*
+    With each step of i one beta moves to the left or leaves the right, so the condition holds up to some largest i*
     and for none above: a scan finds it, and rho_Q = r_i*. At i = 1 and z = 0 it says that y is the label at x. The
     paper has <= here, which leaves a tie at x + z to the rule for ties; with < no rule matters. Abstentions are the
     paper's members of radius 0, except that their labels are not known either: they count against every label.
 
-    The sums are exact (fractions), so no rounding makes a tie look like a win. Only ratios of the weights matter.
+    The sums are exact (fractions), so no rounding makes a tie look like a win. Only ratios of the betas matter.
     """
-    weights = [Fraction(ballot.weight) for ballot in ballots]
+    betas = [Fraction(ballot.beta) for ballot in ballots]
     known = [(ballot.radius, index, ballot.label) for index, ballot in enumerate(ballots) if ballot.label is not None]
-    unknown = sum(weights, Fraction(0)) - sum((weights[index] for _, index, _ in known), Fraction(0))
+    unknown = sum(betas, Fraction(0)) - sum((betas[index] for _, index, _ in known), Fraction(0))
     masses: dict[int, Fraction] = {}
     for _, index, label in known:
-        masses[label] = masses.get(label, Fraction(0)) + weights[index]
+        masses[label] = masses.get(label, Fraction(0)) + betas[index]
     if not masses:
         return Combined(None, 0.0, None)
     winner = max(masses, key=lambda label: masses[label])
@@ -61,6 +61,6 @@ def combine(ballots: Sequence[Ballot]) -> Combined:
         if not unknown + rival < masses[winner]:
             break
         found = Combined(winner, radius, index)
-        masses[label] -= weights[index]
-        unknown += weights[index]
+        masses[label] -= betas[index]
+        unknown += betas[index]
     return found

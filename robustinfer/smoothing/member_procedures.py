@@ -39,7 +39,7 @@ def fixed_by_members(smoothing: Smoothing, tally: Tally, *, n0: int, n: int, alp
 
     P(the outcome has a label and the vote's label changes within its radius) <= alpha.
     """
-    share, tops = alpha / len(tally.weights), None
+    share, tops = alpha / len(tally.betas), None
     if n0:
         selection = yield n0
         if isinstance(selection, str):
@@ -68,7 +68,7 @@ def decide_by_members(
 
     rho_Q grows with every member's radius, so it is out of reach if it is so even with optimistic radii.
     """
-    schedule, members = looks(n, start), len(tally.weights)
+    schedule, members = looks(n, start), len(tally.betas)
     selection = yield n0
     if isinstance(selection, str):
         return _nothing(tally, 0, selection)
@@ -105,7 +105,7 @@ def planned_by_members(
     pilot = yield n0
     if isinstance(pilot, str):
         return _nothing(tally, 0, pilot)
-    share, tops = alpha / len(tally.weights), _tops(pilot)
+    share, tops = alpha / len(tally.betas), _tops(pilot)
     sizes = [needed(smoothing, row, top, n, share, tolerance) for row, top in zip(pilot[:-1], tops, strict=True)]
     if max(sizes) == 0:
         return _nothing(tally, n0, "out of reach")
@@ -122,9 +122,9 @@ def vote_by_members(tally: Tally, *, n: int, alpha: float) -> Procedure:
     A member whose test has succeeded at a look has its label; one whose test has not counts against every label.
     """
     schedule = looks(n, min(n, 100), growth=2.0)
-    level = alpha / (len(tally.weights) * len(schedule))
+    level = alpha / (len(tally.betas) * len(schedule))
     counts, seen, stopped = tally.empty(), 0, "exhausted"
-    labels: list[int | None] = [None] * len(tally.weights)
+    labels: list[int | None] = [None] * len(tally.betas)
     combined = Combined(None, 0.0, None)
     for look in schedule:
         votes = yield look - tally.samples(counts)
@@ -133,7 +133,7 @@ def vote_by_members(tally: Tally, *, n: int, alpha: float) -> Procedure:
             break
         counts, seen = counts + votes, seen + 1
         labels = [_decided(row, level) if old is None else old for row, old in zip(counts[:-1], labels, strict=True)]
-        combined = combine([Ballot(weight, one, 0.0) for weight, one in zip(tally.weights, labels, strict=True)])
+        combined = combine([Ballot(beta, one, 0.0) for beta, one in zip(tally.betas, labels, strict=True)])
         if combined.label is not None:
             stopped = "decided"
             break
@@ -153,14 +153,14 @@ def _tops(votes: Votes) -> list[int]:
 
 
 def _combined(tally: Tally, tops: Sequence[int], radii: Sequence[float]) -> Combined:
-    return combine([_ballot(tally, *ballot) for ballot in zip(tally.weights, tops, radii, strict=True)])
+    return combine([_ballot(tally, *ballot) for ballot in zip(tally.betas, tops, radii, strict=True)])
 
 
-def _ballot(tally: Tally, weight: float, top: int, radius: float) -> Ballot:
+def _ballot(tally: Tally, beta: float, top: int, radius: float) -> Ballot:
     """A member's label and radius as they are handed out: no radius, or no class, is an abstention."""
     rounded = round_radius_down(radius)
     known = rounded > 0 and top < tally.classes
-    return Ballot(weight, top if known else None, rounded if known else 0.0)
+    return Ballot(beta, top if known else None, rounded if known else 0.0)
 
 
 def _outcome(
@@ -169,9 +169,9 @@ def _outcome(
     combined = _combined(tally, tops, [one.radius for one in found])
     limit = _NOTHING if combined.limit is None else found[combined.limit]
     members = []
-    for weight, top, one, row in zip(tally.weights, tops, found, counts[:-1], strict=True):
-        ballot = _ballot(tally, weight, top, one.radius)
-        members.append(MemberOutcome(weight, ballot.label, ballot.radius, one.p_lower, one.p_upper, row))
+    for beta, top, one, row in zip(tally.betas, tops, found, counts[:-1], strict=True):
+        ballot = _ballot(tally, beta, top, one.radius)
+        members.append(MemberOutcome(beta, ballot.label, ballot.radius, one.p_lower, one.p_upper, row))
     return Outcome(
         combined.label,
         combined.radius,
@@ -187,5 +187,5 @@ def _outcome(
 
 def _nothing(tally: Tally, n0: int, why: str) -> Outcome:
     empty = tally.empty()
-    members = [MemberOutcome(weight, None, 0.0, 0.0, None, empty[0]) for weight in tally.weights]
+    members = [MemberOutcome(beta, None, 0.0, 0.0, None, empty[0]) for beta in tally.betas]
     return Outcome(None, 0.0, 0.0, None, empty[-1], n0, 0, why, tuple(members))

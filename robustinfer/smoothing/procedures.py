@@ -57,7 +57,7 @@ ANYTIME_START = 32  # the same under a deadline, where an early answer counts
 class MemberOutcome:
     """What a procedure found about one member, where members vote (`member_procedures.py`)."""
 
-    weight: float
+    beta: float
     label: int | None
     radius: float
     p_lower: float

@@ -10,22 +10,22 @@ from ..engines import Engine
 from ..errors import CardError, ClassCountError
 from .estimates import Votes
 
-__all__ = ["Tally", "count_votes", "plurality", "vote_weights"]
+__all__ = ["Tally", "count_votes", "plurality", "vote_betas"]
 
 Scores = npt.NDArray[np.float32]
 
 
-def vote_weights(card: Card) -> tuple[float, ...]:
-    """The weights with which the members of a `votes` file vote; none for a file of ensemble scores."""
+def vote_betas(card: Card) -> tuple[float, ...]:
+    """The betas with which the members of a `votes` file vote; none for a file of ensemble scores."""
     if card.kind != "votes":
         return ()
-    weights = tuple(member.beta for member in card.members)
-    if not weights or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
+    betas = tuple(member.beta for member in card.members)
+    if not betas or min(betas) < 0 or not 0 < sum(betas) < float("inf"):
         raise CardError(
-            "A card of the kind votes names its members with weights of at least 0, and one above 0; found "
-            f"{list(weights)}."
+            "A card of the kind votes names its members with betas of at least 0, and one above 0; found "
+            f"{list(betas)}."
         )
-    return weights
+    return betas
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,24 @@ class Tally:
     """How the votes of samples are counted.
 
     For a file of ensemble scores, a sample has one vote: its class of largest score. In a `votes` file the members have
-    `weights` and the graph gives each member's scores, (N, members, K). With `members`, votes are counted for each of
+    `betas` and the graph gives each member's scores, (N, members, K). With `members`, votes are counted for each of
     them: an array of one row a member, and a last row for the plurality vote of each sample. Otherwise only the
     plurality votes are counted. Every row has an entry a class, and one more for votes that are not valid.
     """
 
     classes: int
-    weights: tuple[float, ...] = ()
+    betas: tuple[float, ...] = ()
     members: bool = False
 
     @classmethod
     def of(cls, card: Card, *, members: bool) -> "Tally":
         """The tally of a model file."""
-        return cls(len(card.classes), vote_weights(card), members)
+        return cls(len(card.classes), vote_betas(card), members)
 
     def empty(self) -> Votes:
         """No votes yet."""
         entries = self.classes + 1
-        return np.zeros((len(self.weights) + 1, entries) if self.members else entries, dtype=np.int64)
+        return np.zeros((len(self.betas) + 1, entries) if self.members else entries, dtype=np.int64)
 
     def samples(self, votes: Votes) -> int:
         """How many samples these votes are of."""
@@ -58,10 +58,10 @@ class Tally:
 
     def scores(self, engine: Engine, images: Scores) -> Scores:
         """The engine's scores of N images in the shape that the card promises: every sample must get its vote."""
-        expected = (len(images), *([len(self.weights)] if self.weights else []), self.classes)
+        expected = (len(images), *([len(self.betas)] if self.betas else []), self.classes)
         found = engine.scores(images)
         if found.shape != expected:
-            whose = f" and {len(self.weights)} voting members" if self.weights else ""
+            whose = f" and {len(self.betas)} voting members" if self.betas else ""
             raise ClassCountError(
                 f"The card has {self.classes} classes{whose}, so {len(images)} images have scores of shape {expected}; "
                 f"the graph gives {found.shape}."
@@ -70,12 +70,12 @@ class Tally:
 
     def count(self, scores: Scores) -> Votes:
         """The votes of some samples, from their scores."""
-        if not self.weights:
+        if not self.betas:
             return count_votes(scores)
-        whole = count_votes(plurality(scores, self.weights))
+        whole = count_votes(plurality(scores, self.betas))
         if not self.members:
             return whole
-        return np.stack([*(count_votes(scores[:, member]) for member in range(len(self.weights))), whole])
+        return np.stack([*(count_votes(scores[:, member]) for member in range(len(self.betas))), whole])
 
 
 def count_votes(scores: Scores) -> Votes:
@@ -86,12 +86,12 @@ def count_votes(scores: Scores) -> Votes:
     return np.bincount(labels, minlength=classes + 1).astype(np.int64)
 
 
-def plurality(scores: Scores, weights: tuple[float, ...]) -> Scores:
-    """h_Q(x): the share of the weights that votes for each class, (N, K), from members' scores (N, members, K).
+def plurality(scores: Scores, betas: tuple[float, ...]) -> Scores:
+    """h_Q(x): the share of the betas that votes for each class, (N, K), from members' scores (N, members, K).
 
     A member whose scores are not finite votes for no class; where none votes, the row is not a number.
     """
-    shares = np.asarray(weights) / sum(weights)
+    shares = np.asarray(betas) / sum(betas)
     valid = np.isfinite(scores).all(axis=2)
     votes = np.eye(scores.shape[2])[scores.argmax(axis=2)] * (valid * shares)[:, :, None]
     total = votes.sum(axis=1)

@@ -62,7 +62,7 @@ def test_fastapi_application_answers_and_refuses(quickstart: Quickstart, monkeyp
         assert answer.status_code == 200, answer.text
         pixels = read_image(quickstart.folder / "five.png", predictor.card.input)
         assert predictor.verify(Certificate.from_json(answer.json()), pixels).ok
-        assert client.put("/certify", params={"deadline": 0.05}, content=image).json()["mode"] == "deadline"
+        assert client.put("/certify", params={"deadline": 0.05}, content=image).json()["procedure"] == "deadline"
         assert client.put("/label", content=image).status_code in (200, 409)
         refused = client.put("/certify", content=b"no picture")
         assert refused.status_code == 422

@@ -81,7 +81,7 @@ def test_both_noises_agree_on_the_radius(predictor):
 
 def test_defaults(predictor):
     certificate = predictor.certify(IMAGES[0], n=5000)
-    assert (certificate.alpha, certificate.n0, certificate.bound, certificate.mode) == (
+    assert (certificate.alpha, certificate.n0, certificate.bound, certificate.procedure) == (
         0.001,
         100,
         "two-class",

@@ -75,7 +75,7 @@ SETTINGS = {
     "two aims": ({"radius": 0.1, "tolerance": 0.1}, errors.SettingError, "leave out radius"),
     "unknown bound": ({"bound": "both"}, errors.SettingError, "top-class or two-class, found 'both'"),
     "unknown noise": ({"noise": "uniform"}, errors.SettingError, "integer or continuous, found 'uniform'"),
-    "no selection": ({"n0": 0, "radius": 0.1}, errors.SettingError, "positive n0 in the mode radius"),
+    "no selection": ({"n0": 0, "radius": 0.1}, errors.SettingError, "positive n0 for the procedure radius"),
     "seed too large": ({"seed": 2**64}, errors.SettingError, "seed from 0 to 2"),
     "seed negative": ({"seed": -1}, errors.SettingError, "seed from 0 to 2"),
 }

@@ -32,10 +32,10 @@ def certificate(predictor):
     return predictor.certify(IMAGE, n=600, n0=50, seed=5)
 
 
-@pytest.mark.parametrize("mode", SETTINGS)
+@pytest.mark.parametrize("procedure", SETTINGS)
 @pytest.mark.parametrize("image", [IMAGE, np.full((1, 2, 2), 127, np.uint8), IMAGE / np.float32(255)])
-def test_a_certificate_survives_json_and_replays(predictor, mode, image):
-    certificate = predictor.certify(image, seed=5, **SETTINGS[mode])
+def test_a_certificate_survives_json_and_replays(predictor, procedure, image):
+    certificate = predictor.certify(image, seed=5, **SETTINGS[procedure])
     again = Certificate.loads(json.dumps(certificate.to_json()))
     assert again == certificate
     replay = predictor.verify(again, image)
@@ -47,7 +47,7 @@ def test_a_certificate_survives_json_and_replays(predictor, mode, image):
 def test_a_certificate_says_what_it_guarantees(certificate):
     document = certificate.to_json()
     assert "wrong with probability at most alpha" in document["guarantee"]
-    assert (document["norm"], document["mode"], document["bound"]) == ("l2", "fixed", "two-class")
+    assert (document["norm"], document["procedure"], document["bound"]) == ("l2", "fixed", "two-class")
     assert document["noise"] == "philox4x64-10/integer"
     assert document["samples_used"] == 650
 
@@ -169,7 +169,8 @@ def test_documents_that_are_no_certificates(certificate):
 
 
 @pytest.mark.parametrize(
-    "change", [{"noise": "philox4x64-10/uniform"}, {"seed": -1}, {"mode": "radius", "requested": -1.0}, {"n": "many"}]
+    "change",
+    [{"noise": "philox4x64-10/uniform"}, {"seed": -1}, {"procedure": "radius", "requested": -1.0}, {"n": "many"}],
 )
 def test_settings_that_cannot_be_replayed(predictor, certificate, change):
     with pytest.raises((SettingError, CertificateError), match=r"Expected|found"):

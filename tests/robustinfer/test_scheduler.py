@@ -27,12 +27,12 @@ def essence(certificate):
     return {key: value for key, value in certificate.to_json().items() if key != "seconds"}
 
 
-@pytest.mark.parametrize("mode", SETTINGS)
-def test_certificates_do_not_depend_on_the_batch_or_on_neighbours(mode, predictor_of, half_space):
+@pytest.mark.parametrize("procedure", SETTINGS)
+def test_certificates_do_not_depend_on_the_batch_or_on_neighbours(procedure, predictor_of, half_space):
     alone = predictor_of(half_space, batch=64)
-    one_by_one = [essence(alone.certify(x, seed=s, **SETTINGS[mode])) for x, s in zip(IMAGES, SEEDS, strict=True)]
+    one_by_one = [essence(alone.certify(x, seed=s, **SETTINGS[procedure])) for x, s in zip(IMAGES, SEEDS, strict=True)]
     for batch in (7, 64, 5000):
-        many = predictor_of(half_space, batch=batch).certify_many(IMAGES, seeds=SEEDS, **SETTINGS[mode])
+        many = predictor_of(half_space, batch=batch).certify_many(IMAGES, seeds=SEEDS, **SETTINGS[procedure])
         assert [essence(c) for c in many] == one_by_one
 
 
@@ -190,7 +190,7 @@ def test_a_radius_under_a_deadline(predictor_of, half_space):
     predictor = predictor_of(slow(half_space, 1e-4))
     bright = np.full((1, 2, 2), 255, np.uint8)
     decided = predictor.certify(bright, radius=0.1, deadline=30)
-    assert (decided.stopped, decided.mode) == ("certified", "radius")
+    assert (decided.stopped, decided.procedure) == ("certified", "radius")
     assert predictor.certify(bright, radius=0.4999, deadline=0.2, n=10**6).stopped == "deadline"
 
 

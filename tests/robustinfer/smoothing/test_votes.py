@@ -68,7 +68,7 @@ def _winner(cast: list[Ballot], labels: Any, classes: int) -> int | None:
     """The label with strictly the most weight, in exact arithmetic; None for a tie."""
     mass = [Fraction(0)] * classes
     for ballot, label in zip(cast, labels, strict=True):
-        mass[label] += Fraction(ballot.weight)
+        mass[label] += Fraction(ballot.beta)
     order = sorted(range(classes), key=lambda label: mass[label])
     return order[-1] if mass[order[-1]] > mass[order[-2]] else None
 
@@ -307,9 +307,9 @@ def test_stopping_gives_what_is_proven_so_far() -> None:
 def test_refusals(predictor_of: Callable[..., Predictor], half_space: Callable[[Array], Array]) -> None:
     with pytest.raises(SettingError, match="export --members"):
         predictor_of(half_space).certify(IMAGE, members=True)
-    with pytest.raises(CardError, match="weights of at least 0"):
+    with pytest.raises(CardError, match="betas of at least 0"):
         voters((0.5, -0.3, 0.2))
-    with pytest.raises(CardError, match="weights of at least 0"):
+    with pytest.raises(CardError, match="betas of at least 0"):
         Predictor(StackedEngine([0.5]), dataclasses.replace(votes_card(), members=()))
     with pytest.raises(ClassCountError, match="3 voting members"):
         Predictor(StackedEngine([0.5]), votes_card()).certify(IMAGE, n=1_000)

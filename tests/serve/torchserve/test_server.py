@@ -90,7 +90,7 @@ def test_modes_of_certify(server: Server, predictor: Predictor, image: Array, se
 def test_deadline_is_kept(server: Server, image: Array) -> None:
     with server.client() as client:
         certificate = client.certify(image, deadline=0.2)
-    assert certificate.mode == "deadline"
+    assert certificate.procedure == "deadline"
     assert certificate.seconds < 1.0
 
 

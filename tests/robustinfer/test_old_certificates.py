@@ -1,0 +1,55 @@
+"""Certificates of 0.1, kept as they were written: they load, verify, and are written with today's words.
+
+They were made by the half-space of `conftest.py`, at an image of grey level 150, and by three voting half-spaces.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robustinfer import Card, Certificate, InputSpec, Predictor
+from robustinfer.card import Member
+
+FOLDER = Path(__file__).parent / "certificates"
+ONE_CLASSIFIER = ("fixed", "radius", "tolerance", "continuous")
+
+
+def document(name):
+    return json.loads((FOLDER / f"before-procedure-{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", ONE_CLASSIFIER)
+def test_a_procedure_that_was_called_mode_loads_and_verifies(name, predictor_of, half_space):
+    old = document(name)
+    certificate = Certificate.from_json(old)
+    assert certificate.procedure == old["mode"]
+    replay = predictor_of(half_space).verify(certificate, np.full((1, 2, 2), 150, dtype=np.uint8))
+    assert replay.ok, replay.reason
+    new = certificate.to_json()
+    assert (new["procedure"], "mode" in new) == (old["mode"], False)
+    assert Certificate.from_json(new) == certificate
+
+
+def test_betas_that_were_called_weights_load_and_verify():
+    old = document("votes")
+    certificate = Certificate.from_json(old)
+    assert [member.beta for member in certificate.members] == [0.5, 0.3, 0.2]
+    replay = voters().verify(certificate, np.full((1, 2, 2), 204, dtype=np.uint8))
+    assert replay.ok, replay.reason
+    assert [set(one) & {"beta", "weight"} for one in certificate.to_json()["members"]] == [{"beta"}] * 3
+    assert Certificate.from_json(certificate.to_json()) == certificate
+
+
+def voters():
+    class Stacked:
+        name, device, batch = "members", "cpu", 64
+
+        def scores(self, images):
+            margin = images.reshape(len(images), -1)[:, :1] - np.array([0.25, 0.35, 0.45], dtype=np.float32)
+            return np.stack([-margin, margin], axis=2)
+
+    members = tuple(Member("half-space", beta, stage) for stage, beta in enumerate((0.5, 0.3, 0.2), start=1))
+    card = Card(classes=("a", "b"), input=InputSpec(1, 2, 2), kind="votes", sigma=0.25, members=members)
+    return Predictor(Stacked(), card, digest="sha256:members")
