@@ -58,6 +58,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)  # one image at a time is too little work to share
+    torch.manual_seed(0)  # foolbox starts each attack at random
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         # torch announces the end of TorchScript; it is the one exported format that other libraries can differentiate.
         warnings.filterwarnings("ignore", message=".*torch.jit.*", category=DeprecationWarning)
@@ -72,7 +73,7 @@ def main() -> None:
     certified = []
     for number in range(arguments.images):
         image = data.read(number).astype(np.float32) / 255
-        certificate = predictor.certify(image, n=arguments.n)
+        certificate = predictor.certify(image, n=arguments.n, seed=number)
         if not certificate.abstained:
             certified.append((image, certificate))
     smoothed = MeanProbabilities(module, card.sigma, card.input.shape)
@@ -84,8 +85,8 @@ def main() -> None:
         lengths = [factor * certificate.radius for _, certificate in certified]
         changed = attacked(model, images, labels, lengths)
         altered = 0
-        for pixels, (_, certificate) in zip(changed, certified, strict=True):
-            answer = predictor.predict(pixels, n=arguments.n)
+        for number, (pixels, (_, certificate)) in enumerate(zip(changed, certified, strict=True)):
+            answer = predictor.predict(pixels, n=arguments.n, seed=arguments.images + number)
             altered += answer.label is not None and answer.label != certificate.label
         inside = "inside the certified radius" if factor < 1 else "at four times the radius, as a control"
         print(f"{altered} of {len(certified)} labels altered {inside}")

@@ -1,16 +1,42 @@
 """Fixtures shared by all parts: tiny models whose true behaviour is known."""
 
+import os
+import random
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
 from robustinfer import Card, InputSpec
 from robustinfer.card import CARD_KEY
+from robustinfer.smoothing import noise
 
 LinearModel = Callable[..., Path]
+
+# The same examples in every run, so that a failure is the change's fault; HYPOTHESIS_PROFILE=search looks for new ones.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def fix_randomness() -> None:
+    """Fix all that a test does not seed itself: fresh seeds of certificates, and the global generators."""
+    noise.secrets = SimpleNamespace(randbits=random.Random(4).getrandbits)  # type: ignore[assignment]
+    random.seed(4)
+    np.random.seed(4)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(4)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before the fixtures of each test, so that neither their values nor the test's depend on the order of tests."""
+    fix_randomness()
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from PIL import Image
 
 from robustinfer.cli.main import main
 
+from ..conftest import fix_randomness
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # The same commands as a user gives, on one thread: the tests of other parts run at the same time.
@@ -67,6 +69,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     from robustinfer.data import digits
 
     folder = tmp_path_factory.mktemp("docs")
+    fix_randomness()  # whichever test comes first
     finished = robust("quickstart", *SMALL, cwd=folder)
     assert finished.code == 0, finished.err
     images, labels = digits("test")

@@ -40,8 +40,8 @@ def abstain(served: Served) -> None:
     """Eleven samples settle the label only if all agree, which is not so for every image; the metrics count this."""
     images, _ = digits("test")
     with served.http() as http:
-        for image in images[:100]:
-            question = {"image": image[0].tolist(), "dtype": "uint8", "mode": "predict", "n": 11}
+        for seed, image in enumerate(images[:100]):
+            question = {"image": image[0].tolist(), "dtype": "uint8", "mode": "predict", "n": 11, "seed": seed}
             if http.post("/predictions/digits", json=question).json()["abstained"]:
                 return
     pytest.fail("the model never abstains")

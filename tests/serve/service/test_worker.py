@@ -58,9 +58,23 @@ def test_an_engine_that_fails_on_one_request_fails_that_one_only(predictor: Pred
 
 
 def test_a_deadline_is_served_first_and_order_is_kept(predictor: Predictor, image: Array) -> None:
-    answers = worker(predictor).answer([question(image, n=20_000, seed=4), question(image, deadline=0.2, seed=5)])
+    served = []
+
+    class Watched:
+        """A predictor that remembers the order of its work."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(predictor, name)
+
+        def answer_many(self, requests: Any) -> Any:
+            served.extend(request.seed for request in requests)
+            return predictor.answer_many(requests)
+
+    questions = [question(image, n=20_000, seed=4), question(image, deadline=30.0, n=2000, seed=5)]
+    answers = worker(Watched()).answer(questions)  # type: ignore[arg-type]
     documents = [json.loads(answer.body) for answer in answers]
     assert [document["seed"] for document in documents] == [4, 5]
+    assert served == [5, 4]
     assert documents[1]["samples_used"] > 0
 
 

@@ -89,9 +89,10 @@ def test_modes_of_certify(server: Server, predictor: Predictor, image: Array, se
 
 def test_deadline_is_kept(server: Server, image: Array) -> None:
     with server.client() as client:
-        certificate = client.certify(image, deadline=0.2)
-    assert certificate.procedure == "deadline"
-    assert certificate.seconds < 1.0
+        certificate = client.certify(image, deadline=30.0, n=2000)
+        late = client.certify(image, deadline=1e-6)
+    assert (certificate.procedure, certificate.stopped) == ("deadline", "exhausted")
+    assert (late.stopped, late.samples_used) == ("deadline", 0)
 
 
 def test_floats_are_certified_with_continuous_noise(server: Server, predictor: Predictor, image: Array) -> None:

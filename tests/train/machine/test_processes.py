@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +12,6 @@ from robust.train import Recipe, Run, train
 from robust.train.machine.processes import Processes
 
 from robustinfer.errors import DeviceError, SettingError
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def losses(run: Run) -> list[float]:
@@ -34,9 +27,22 @@ def test_two_gloo_processes_equal_one(tiny: Recipe, tmp_path: Path, previous: st
     recipe = tiny.replace(previous=previous, epochs=2, select="last")
     file = tmp_path / "tiny.toml"
     file.write_text(recipe.to_toml())
-    command = [sys.executable, "-m", "robust.train", str(file), "--out", str(tmp_path / "two"), "--device", "cpu"]
-    # What torchrun sets, without its launcher: it is slow to start and hides the processes' errors.
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "robustinfer",
+        "train",
+        str(file),
+        "--out",
+        str(tmp_path / "two"),
+        "--device",
+        "cpu",
+    ]
+    # What torchrun sets, without its launcher: it is slow to start and hides the processes' errors. As there, the store
+    # is the parent's, on a port that the system gives, so that nobody else can take it in between.
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    place |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             command, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE
