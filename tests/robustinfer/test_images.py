@@ -39,6 +39,15 @@ def test_layouts_that_are_clear_are_accepted():
         assert np.array_equal(as_image(image, GREY), grey)
 
 
+@pytest.mark.parametrize("image", [PIXELS, np.moveaxis(PIXELS, 0, 2), PIXELS[None], PIXELS.astype(np.float32) / 255])
+def test_an_image_is_copied(image):
+    buffer = image.copy()
+    found = as_image(buffer, COLOUR)
+    kept = found.copy()
+    buffer[:] = 0
+    assert np.array_equal(found, kept)
+
+
 def test_batches():
     batch = np.stack([PIXELS, PIXELS[:, ::-1]])
     for images in (batch, np.moveaxis(batch, 1, 3)):

@@ -5,6 +5,7 @@ import pytest
 
 from robustinfer import Predictor
 from robustinfer.files import sha256
+from robustinfer.images import image_digest
 from robustinfer.requests import selection_of
 
 SHAPE = (3, 4, 4)
@@ -48,6 +49,21 @@ def test_predictions_follow_the_scores_where_they_are_clear(predictor):
         if not prediction.abstained:
             assert prediction.class_name == predictor.card.classes[prediction.label]
         assert sum(prediction.counts) + prediction.invalid == prediction.samples_used <= 1000
+
+
+def test_a_buffer_that_is_filled_again_is_not_an_image_s(predictor):
+    """A camera, or a loop over a file, hands out one array again and again."""
+
+    def frames():
+        buffer = np.empty(SHAPE, dtype=np.uint8)
+        for image in IMAGES:
+            buffer[:] = image
+            yield buffer
+
+    expected = list(predictor.certify_many(IMAGES, n=200, seed=7))
+    found = list(predictor.certify_many(frames(), n=200, seed=7))
+    assert [c.image for c in found] == [image_digest(image) for image in IMAGES]
+    assert [c.counts for c in found] == [c.counts for c in expected]
 
 
 def test_seeds_are_fresh_unless_given(predictor):
