@@ -36,6 +36,7 @@ RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin robust
 COPY --from=build /opt/robust /opt/robust
 ENV PATH="/opt/robust/bin:${PATH}" \
     PYTHONDONTWRITEBYTECODE=1 \
+    ORT_DISABLE_TELEMETRY=1 \
     ROBUST_SERVE_HOST=0.0.0.0 \
     ROBUST_SERVE_PORT=8080 \
     ROBUST_SERVE_METRICS_HOST=0.0.0.0 \

@@ -8,9 +8,14 @@
 Names are imported when they are first used, so that `robust --help` does not wait for scipy.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from .lazy import lazy_names
+
+# ONNX Runtime, from 1.31 on, reports to its maker unless this is in the environment when it is first imported. Nobody
+# who embeds this package should call anybody without knowing; who has set the variable is left alone.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .card import Card as Card

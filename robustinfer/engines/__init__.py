@@ -1,5 +1,6 @@
 """Engines: what runs the scores graph. ONNX Runtime for .onnx, torch (imported only then) for .pt and .pt2."""
 
 from .engine import Engine, Loaded, load_engine
+from .external import external_files, model_digest
 
-__all__ = ["Engine", "Loaded", "load_engine"]
+__all__ = ["Engine", "Loaded", "external_files", "load_engine", "model_digest"]

@@ -80,4 +80,4 @@ def card_in_archive(path: Path) -> Card | None:
             names = [name for name in archive.namelist() if name.endswith(f"/{CARD_KEY}.json")]
             return Card.loads(archive.read(names[0])) if names else None
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
-        raise ModelFileError(f"{path} is damaged, or no TorchScript or pt2 file: {error}.") from error
+        raise ModelFileError(f"{path} is damaged, or not a TorchScript or pt2 file: {error}.") from error

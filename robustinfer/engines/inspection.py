@@ -11,9 +11,9 @@ from typing import Any
 
 from ..card import CARD_KEY, Card
 from ..errors import ModelFileError
-from ..files import sha256
 from . import load_engine
 from .engine import card_in_archive
+from .external import model_digest, model_files
 
 __all__ = ["Inspection", "inspect_model"]
 
@@ -54,8 +54,8 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
     basics: dict[str, Any] = {
         "path": str(file),
         "format": _FORMATS[suffix],
-        "bytes": file.stat().st_size,
-        "digest": sha256(file),
+        "bytes": sum(part.stat().st_size for part in model_files(file)),
+        "digest": model_digest(file),
     }
     if suffix == ".onnx":
         return Inspection(**basics, **_onnx_figures(file))
@@ -72,9 +72,9 @@ def _onnx_figures(file: Path) -> dict[str, Any]:
         model = onnx.load(file)
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # protobuf's and onnx's errors have no common base class
-        raise ModelFileError(f"{file} is damaged, or no ONNX model: {str(error).splitlines()[0]}.") from error
+        raise ModelFileError(f"{file} is damaged, or not an ONNX model: {str(error).splitlines()[0]}.") from error
     if not model.graph.node:
-        raise ModelFileError(f"{file} is damaged, or no ONNX model: it has no graph.")
+        raise ModelFileError(f"{file} is damaged, or not an ONNX model: it has no graph.")
     text = {entry.key: entry.value for entry in model.metadata_props}.get(CARD_KEY)
     nested: Counter[str] = Counter(node.op_type for branch in _branches(model.graph.node) for node in _all(branch.node))
     return {

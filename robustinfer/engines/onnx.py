@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CardError, DeviceError, EngineError, MissingExtraError, ModelFileError
-from ..files import sha256
 from .engine import good_batch
+from .external import combined_digest, external_files, model_digest
 
 __all__ = ["OnnxEngine"]
 
 log = logging.getLogger("robustinfer")
 
 _BATCH = 256  # where the graph leaves the size of its images open
-_IN_MEMORY = 1 << 30  # larger files are opened by name: they may have their weights beside them
+_IN_MEMORY = 1 << 30  # larger files are opened by name
 
 
 class OnnxEngine:
@@ -39,13 +39,14 @@ class OnnxEngine:
         # ONNX Runtime would fall back to the CPU without a word; a user who named a device wants that device.
         if device not in {"auto", "cpu"}:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        source, self.digest = _read(path)
+        source, self.digest, weights = _read(path, options)
         try:
             self._session = runtime.InferenceSession(source, sess_options=options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             if self.device != "cpu" and device != "auto":
                 raise DeviceError(f"ONNX Runtime cannot use {device} for {path}: {_first_line(error)}.") from error
-            raise ModelFileError(f"{path} is damaged, or no ONNX model: {_first_line(error)}.") from error
+            raise ModelFileError(f"{path} is damaged, or not an ONNX model: {_first_line(error)}.") from error
+        del weights  # not before: the session reads them while it is made, and has its own copy afterwards
         used = self._session.get_providers()[0]
         if self.device != "cpu" and used != "CUDAExecutionProvider":
             if device != "auto":
@@ -61,7 +62,7 @@ class OnnxEngine:
 
     @property
     def input_shape(self) -> tuple[Any, ...]:
-        """The shape the graph declares, (batch, C, H, W); an entry that is no number is free."""
+        """The shape the graph declares, (batch, C, H, W); an entry that is not a number is free."""
         return tuple(self._input.shape)
 
     def scores(self, images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -107,15 +108,34 @@ def _providers(device: str, available: list[str]) -> tuple[str, list[Any]]:
     return f"cuda:{int(index or 0)}", [cuda, *fallback]
 
 
-def _read(path: Path) -> tuple[Any, str]:
-    """The model for the session, and its digest: of the very bytes the session gets, where they fit into memory."""
+def _read(path: Path, options: Any) -> tuple[Any, str, list[bytes]]:
+    """The model for the session, its digest, and the weights beside it, which must live until the session is made.
+
+    The digest is that of the very bytes the session gets, where they fit into memory.
+    """
+    # Without this a file of ONNX Runtime's own format would be read as such, whatever its suffix says.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
-        if path.stat().st_size > _IN_MEMORY:
-            return os.fspath(path), sha256(path)
+        external = external_files(path)
+        if sum(file.stat().st_size for file in (path, *external.values())) > _IN_MEMORY:
+            return os.fspath(path), model_digest(path), []
         content = path.read_bytes()
+        weights = {location: file.read_bytes() for location, file in external_files(path, content).items()}
     except OSError as error:
         raise ModelFileError(f"Cannot read the model file {path}: {error.strerror or error}.") from error
-    return content, f"sha256:{hashlib.sha256(content).hexdigest()}"
+    digest = combined_digest(_sha256(content), {location: _sha256(data) for location, data in weights.items()})
+    if not weights:
+        return content, digest, []
+    if not hasattr(options, "add_external_initializers_from_files_in_memory"):  # an older ONNX Runtime
+        return os.fspath(path), digest, []
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.fspath(path.parent))
+    buffers = list(weights.values())
+    options.add_external_initializers_from_files_in_memory(list(weights), buffers, [len(data) for data in buffers])
+    return content, digest, buffers
+
+
+def _sha256(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _named(values: list[Any], name: str) -> Any:

@@ -26,7 +26,7 @@ class TorchEngine:
         try:
             self._module = _load(self._torch, path, self.device)
         except Exception as error:  # torch raises whatever its readers raise
-            raise ModelFileError(f"{path} is damaged, or no {path.suffix} model: {_last_line(error)}.") from error
+            raise ModelFileError(f"{path} is damaged, or not a {path.suffix} model: {_last_line(error)}.") from error
         self.batch = 256
         self.name = f"torch {self._torch.__version__} ({'TorchScript' if path.suffix == '.pt' else 'pt2'})"
         log.info("%s runs on %s with %s", path, self.device, self.name)

@@ -25,7 +25,9 @@ def torch_figures(file: Path, card: Card | None) -> dict[str, Any]:
             else:
                 module, kinds, parameters = _scripted(file)
     except Exception as error:  # torch raises whatever its readers raise
-        raise ModelFileError(f"{file} is damaged, or no {file.suffix} model: {str(error).splitlines()[0]}.") from error
+        raise ModelFileError(
+            f"{file} is damaged, or not a {file.suffix} model: {str(error).splitlines()[0]}."
+        ) from error
     figures: dict[str, Any] = {"operators": dict(kinds.most_common()), "parameters": parameters}
     if card is not None:
         with FlopCounterMode(display=False) as counter, torch.inference_mode():

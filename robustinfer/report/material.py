@@ -1,5 +1,6 @@
 """What a report is made of: facts of a run, sets of certificates, attacked images, and where pictures come from."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,9 @@ import numpy.typing as npt
 from ..attacked import Attacked, read_attacked
 from ..certificate_file import Entry, Header, read_certificates
 from ..data import load_images
-from ..errors import DataError, RobustinferError, SettingError
+from ..engines import model_digest
+from ..errors import DataError, ModelFileError, RobustinferError, SettingError
 from ..extras import require
-from ..files import sha256
 from ..predictor import Predictor
 from ..summary import Summary, merge, summarize
 
@@ -151,5 +152,9 @@ def _with_pictures(material: Material, model: Path | None, data: str | None) -> 
 
 
 def _model_beside(found: CertificateSet) -> Path | None:
-    candidates = (file for file in sorted(found.paths[0].parent.iterdir()) if file.suffix in _MODEL_SUFFIXES)
-    return next((file for file in candidates if sha256(file) == found.header.model["digest"]), None)
+    for file in sorted(found.paths[0].parent.iterdir()):
+        if file.suffix in _MODEL_SUFFIXES:
+            with contextlib.suppress(ModelFileError):  # a damaged file is not the one that is looked for
+                if model_digest(file) == found.header.model["digest"]:
+                    return file
+    return None

@@ -14,8 +14,9 @@ from typing import Any
 
 import yaml
 
+from robustinfer.engines import external_files, model_digest
 from robustinfer.errors import SettingError
-from robustinfer.files import replacing, sha256
+from robustinfer.files import replacing
 
 __all__ = ["DIGESTS", "HANDLER", "pack", "valid_name"]
 
@@ -54,7 +55,8 @@ def pack(
 ) -> Path:
     """Write the archive of a model file to `out_path`. `config` becomes the model's TorchServe settings.
 
-    The archive needs robustinfer installed where it runs: it holds the adapter, not the library.
+    The archive needs robustinfer installed where it runs: it holds the adapter, not the library. Weights that an ONNX
+    file keeps beside it go along.
     """
     model, out = Path(model_path), Path(out_path)
     serialized = f"model{model.suffix}"
@@ -70,13 +72,21 @@ def pack(
         },
         "archiverVersion": "0.12.0",
     }
-    digests = {serialized: sha256(model)}
+    digests = {serialized: model_digest(model)}
+    external = external_files(model)
+    taken = {HANDLER, CONFIG, DIGESTS, serialized}
+    clash = next((name for name in external if name in taken or Path(name).parts[0] == "MAR-INF"), None)
+    if clash is not None:
+        raise SettingError(
+            f"{model} keeps weights in {clash!r}, a name that the archive itself uses: rename that file."
+        )
     with replacing(out) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         _add(archive, "MAR-INF/MANIFEST.json", json.dumps(manifest, indent=2).encode())
         _add(archive, HANDLER, ENTRY.encode())
         _add(archive, CONFIG, yaml.safe_dump(dict(config or {}), sort_keys=True).encode())
         _add(archive, DIGESTS, json.dumps(digests, indent=2, sort_keys=True).encode())
-        _add_file(archive, serialized, model)
+        for location, file in {serialized: model, **external}.items():
+            _add_file(archive, location, file)
     return out
 
 

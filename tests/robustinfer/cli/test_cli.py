@@ -71,9 +71,11 @@ WRONG = {
         "predict missing.onnx five.png", 1, "There is no model file missing.onnx."),
     "predict: a JPEG for a model": (
         "predict photo.jpg five.png", 1, "Expected a model file that ends in .onnx, .pt or .pt2, found photo.jpg."),
-    "predict: a JPEG called .onnx": ("predict photo.onnx five.png", 1, "photo.onnx is damaged, or no ONNX model: "),
+    "predict: a JPEG called .onnx": ("predict photo.onnx five.png", 1, "photo.onnx is damaged, or not an ONNX model: "),
     "predict: a JPEG called .pt": (
-        "predict photo.pt five.png", 1, "photo.pt is damaged, or no TorchScript or pt2 file: File is not a zip file."),
+        "predict photo.pt five.png",
+        1,
+        "photo.pt is damaged, or not a TorchScript or pt2 file: File is not a zip file."),
     "predict: missing image": ("predict model.onnx missing.png", 2, "There is no file missing.png."),
     "predict: a large photo": (
         "predict model.onnx photo.jpg", 1, "photo.jpg: Expected an image of 8 x 8 pixels, found 32 x 32."),
@@ -81,7 +83,7 @@ WRONG = {
         "predict model.onnx text.txt", 1,
         "text.txt: This is not a PNG, JPEG or npy image: its first bytes match none of them."),
     "certify: no image": ("certify model.onnx", 2, "Give image files, or a data set with --data."),
-    "certify: half a model": ("certify cut.onnx five.png", 1, "cut.onnx is damaged, or no ONNX model: "),
+    "certify: half a model": ("certify cut.onnx five.png", 1, "cut.onnx is damaged, or not an ONNX model: "),
     "certify: too few samples": (
         "certify model.onnx five.png --n 3", 2, "3 samples cannot certify anything at alpha = 0.001"),
     "certify: alpha of 2": ("certify model.onnx five.png --alpha 2", 2, "Expected an alpha between 0 and 1, found 2.0"),
@@ -95,7 +97,7 @@ WRONG = {
         "certify model.onnx --data digits --limit 1 --n 100 --out text.txt", 1,
         "text.txt is no file of certificates as `robust certify --data` writes it."),
     "inspect: missing": ("inspect missing.onnx", 1, "There is no model file missing.onnx."),
-    "inspect: a JPEG": ("inspect photo.onnx", 1, "photo.onnx is damaged, or no ONNX model: "),
+    "inspect: a JPEG": ("inspect photo.onnx", 1, "photo.onnx is damaged, or not an ONNX model: "),
     "summary: missing": ("summary missing.jsonl", 2, "There is no file missing.jsonl."),
     "summary: text": ("summary text.txt", 1, "text.txt is no file of certificates as `robust certify --data` "),
     "verify: text": (
