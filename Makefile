@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PACKAGES := $(VENV)/packages
 # Two tests at a time, each on one thread: more would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
@@ -30,11 +31,8 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy does not follow setuptools' mapping of folders to packages: show it the layout of the wheel.
-types: $(STAMP)
-	mkdir -p .mypy_path/robust
-	for part in train export serve; do ln -sfn ../../$$part .mypy_path/robust/$$part; done
-	MYPYPATH=.mypy_path:. $(BIN)/mypy --namespace-packages --explicit-package-bases -p robustinfer -p robust.train -p robust.export -p robust.serve
+types: $(STAMP) $(PACKAGES)
+	MYPYPATH=.:$(PACKAGES) $(BIN)/mypy --namespace-packages --explicit-package-bases -p robustinfer -p robust.train -p robust.export -p robust.serve
 
 unit: $(STAMP)
 	$(PYTEST) -m "not slow or representative"
@@ -51,11 +49,22 @@ results: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python docs/build.py
 
+# The folders under their import names, as a wheel has them. setuptools installs `robust.train` = train/ in place by an
+# import hook, which type checkers cannot follow; they follow a folder on the path.
+$(PACKAGES): Makefile
+	mkdir -p $@/robust
+	ln -sfn ../../robustinfer $@/robustinfer
+	for part in train export serve; do ln -sfn ../../../$$part $@/robust/$$part; done
+	for site in $(VENV)/lib/python*/site-packages; do echo ../../../packages > $$site/robustinfer-packages.pth; done
+	touch $@
+
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	rm -rf $(PACKAGES)
+	$(MAKE) --no-print-directory $(PACKAGES)
 	touch $(STAMP)
 
 clean:
-	rm -rf build dist *.egg-info .mypy_path .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

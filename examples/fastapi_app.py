@@ -2,7 +2,7 @@
 
     pip install fastapi uvicorn
     MODEL=quickstart/digits.onnx uvicorn --app-dir examples fastapi_app:app
-    curl -T image.png "http://127.0.0.1:8000/certify?radius=0.5"
+    curl -T quickstart/images/five.png "http://127.0.0.1:8000/certify?radius=0.5"
 
 The model is loaded once. `Predictor` is safe to use from several threads, and FastAPI runs plain `def` endpoints in its
 thread pool, so a slow certificate does not hold up other requests; a deadline keeps each of them short.

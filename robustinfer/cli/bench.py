@@ -27,7 +27,7 @@ def command(
 
     The limit is the speed of a float32 matrix product, measured in the same run, divided by the cost of a sample.
 
-    [bold]robust bench digits.onnx[/bold]
+    [bold]robust bench quickstart/digits.onnx[/bold]
     """
     from ..engines.inspection import inspect_model
     from ..errors import SettingError

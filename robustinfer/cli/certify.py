@@ -69,8 +69,8 @@ def command(
     For image files, one certificate each. For a data set, certificates stream into a JSONL file (run the same command
     again after an interruption, and it goes on), followed by a table and a plot.
 
-    [bold]robust certify digits.onnx five.png[/bold]
-    [bold]robust certify digits.onnx five.png --radius 0.5[/bold]
+    [bold]robust certify quickstart/digits.onnx quickstart/images/five.png[/bold]
+    [bold]robust certify quickstart/digits.onnx quickstart/images/five.png --radius 0.5[/bold]
     [bold]robust certify mnist.onnx --data mnist:data --every 20 --out mnist.jsonl[/bold]
     """
     from ..errors import SettingError

@@ -1,6 +1,8 @@
 """What all commands share: data goes to stdout, everything else to stderr; errors are sentences."""
 
 import json
+import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -12,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["existing", "interruptible", "note", "print_json", "print_text", "progress", "stderr"]
+__all__ = ["existing", "interruptible", "note", "print_json", "print_text", "program", "progress", "stderr"]
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 """Progress, logs and errors. Colours and bars only where a person looks at a terminal."""
@@ -31,6 +33,20 @@ def print_json(document: Any) -> None:
 def note(text: str) -> None:
     """Say something to the person at the terminal."""
     stderr.print(text, markup=False)
+
+
+def program() -> str:
+    """How to call `robust` from this shell: by its name if the shell finds this very program, else by its path."""
+    own = Path(sys.argv[0])
+    if own.name != "robust" or not own.is_file():
+        own = Path(sys.executable).with_name("robust")
+    if not own.is_file():
+        return f"{shlex.quote(sys.executable)} -m robustinfer"
+    found = shutil.which("robust")
+    if found and Path(found).samefile(own):
+        return "robust"
+    here = Path.cwd()
+    return shlex.quote(str(own.relative_to(here) if own.is_relative_to(here) else own))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ __all__ = ["command"]
 def command(model: Model, json: Json = False) -> None:
     """Print the card of a model file, its digest, its operators and its cost.
 
-    [bold]robust inspect digits.onnx[/bold]
+    [bold]robust inspect quickstart/digits.onnx[/bold]
     """
     from ..engines.inspection import inspect_model
 

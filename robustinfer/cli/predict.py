@@ -45,8 +45,8 @@ def command(
     The label is that of the smoothed classifier, and wrong with probability at most alpha; where the votes do not
     settle it, the answer is an abstention.
 
-    [bold]robust predict digits.onnx five.png[/bold]
-    [bold]robust predict --url http://127.0.0.1:8080 five.png[/bold]
+    [bold]robust predict quickstart/digits.onnx quickstart/images/five.png[/bold]
+    [bold]robust predict --url http://127.0.0.1:8080 quickstart/images/five.png[/bold]
     """
     if url is not None:
         from ..client import Client

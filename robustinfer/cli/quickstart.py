@@ -1,6 +1,7 @@
 """`robust quickstart`: from nothing to a trained, exported, attacked, certified and reported model."""
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..extras import require
-from .console import interruptible, note, print_text, progress
+from .console import interruptible, note, print_text, program, progress
 
 if TYPE_CHECKING:
     from robust.train import Recipe, Run
@@ -22,25 +23,26 @@ __all__ = ["command"]
 _IMAGES, _SAMPLES, _ALPHA = 200, 5000, 0.001
 _STEPS, _RESTARTS = 20, 2
 _ORDINARY_EPOCHS = 8
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Folder of everything that is made.")] = Path("quickstart"),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("quickstart"),
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the recipe digits-l2; may be repeated."),
     ] = None,
     images: Annotated[int, typer.Option(help="Test images to certify.", min=1)] = _IMAGES,
-    n: Annotated[int, typer.Option(help="Samples an image.", min=100)] = _SAMPLES,
+    n: Annotated[int, typer.Option(help="Samples per image.", min=100)] = _SAMPLES,
     threads: Annotated[
         int,
-        typer.Option(min=0, help="Threads of torch; with one, training gives the same figures on any number of cores."),
+        typer.Option(min=0, help="Threads of torch; one thread makes training reproducible on any number of cores."),
     ] = 1,
 ) -> None:
-    """Train a boosted ensemble on the embedded digits, export it, attack it, certify it, and write a report.
+    """Train a boosted ensemble on scikit-learn's digits, export it, attack it, certify it, and write a report.
 
-    Takes a few minutes on two cores and needs no network. Run it again after an interruption, and it goes on where it
-    stopped; run it again when it is done, and it prints the results.
+    Takes about a minute on two cores and needs no network. Run it again to resume after an interruption, or to see the
+    results again.
 
     [bold]robust quickstart --out quickstart[/bold]
     """
@@ -54,7 +56,7 @@ def command(
     try:
         _all_steps(Recipe.load("digits-l2").set(set_ or ()), out, images=images, n=n)
     except KeyboardInterrupt:
-        note("Run the same command again, and it goes on where it stopped.")
+        note("Run the same command again to resume.")
         raise
 
 
@@ -76,6 +78,7 @@ def _all_steps(recipe: "Recipe", out: Path, *, images: int, n: int) -> None:
     with _step(6, "attack an ordinary network on the same images, and write the report"):
         _demonstrate(model, certified, ordinary, out / "attacked.npz", recipe.delta)
         _report(out)
+        _write_images(out / "images")
     _next_commands(out, index, time.monotonic() - begun)
 
 
@@ -168,7 +171,7 @@ def _certify(predictor: "Predictor", path: Path, images: int, n: int) -> list[An
         found = certify_data(predictor, data, path, limit=limit, stop=stop, progress=advance, n=n, alpha=_ALPHA)
         entries = list(found)
     if len(entries) < limit:
-        note(f"Stopped after {len(entries)} of {limit} images: run the same command again to go on.")
+        note(f"Stopped after {len(entries)} of {limit} images: run the same command again to resume.")
         raise typer.Exit(130)
     right = sum(entry.correct for entry in entries)
     half = sum(entry.correct_radius >= 0.5 for entry in entries)
@@ -206,6 +209,21 @@ def _report(out: Path) -> None:
     note(f"      {out / 'report.html'}")
 
 
+def _write_images(folder: Path) -> None:
+    """The first test image of each digit, at its own size, under the name of its true label."""
+    from PIL import Image
+
+    from ..data import digits
+    from ..files import replacing
+
+    images, labels = digits("test")
+    folder.mkdir(exist_ok=True)
+    for digit, name in enumerate(_DIGITS):
+        with replacing(folder / f"{name}.png") as temporary:
+            Image.fromarray(images[list(labels).index(digit), 0]).save(temporary, format="PNG")
+    note(f"      {folder / 'five.png'} and one image of every other digit")
+
+
 def _next_commands(out: Path, index: int, seconds: float) -> None:
     from ..certificate_file import read_certificates
     from ..smoothing.bounds import format_radius
@@ -219,13 +237,19 @@ def _next_commands(out: Path, index: int, seconds: float) -> None:
         f"average certified radius {format_radius(summary.acr)}. {seconds:.0f} s in all, "
         f"{time.process_time():.0f} s of processor time."
     )
-    certificates = out / "certificates.jsonl"
+    robust, model, image, certificates = (
+        program(),
+        *(shlex.quote(str(out / name)) for name in ("digits.onnx", "images/five.png", "certificates.jsonl")),
+    )
     print_text(f"\nOpen {out / 'report.html'} in a browser. Then try:\n")
     for command in (
-        f"robust inspect {out / 'digits.onnx'}",
-        f"robust verify {certificates} --index {index} --data digits --model {out / 'digits.onnx'}",
-        f"robust certify {out / 'digits.onnx'} --data digits --limit 5 --radius 0.5 --out {out / 'decided.jsonl'}",
-        f"robust bench {out / 'digits.onnx'}",
-        f"robust serve {out / 'digits.onnx'}",
+        f"{robust} inspect {model}",
+        f"{robust} certify {model} {image}",
+        f"{robust} verify {certificates} --index {index} --data digits --model {model}",
+        f"{robust} bench {model}",
+        f"{robust} serve {model}",
     ):
         print_text(f"  {command}")
+    activate = Path(robust).with_name("activate")
+    if robust != "robust" and activate.is_file():
+        print_text(f"\n`source {activate}` lets you write `robust` for `{robust}`.")

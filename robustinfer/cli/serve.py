@@ -1,5 +1,6 @@
 """`robust serve`: model files become an HTTP server that answers with certificates."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,8 +55,8 @@ def command(
 ) -> None:
     """Serve models with TorchServe until ctrl-C; answers are certificates.
 
-    [dim]robust serve digits.onnx[/dim]
-    [dim]robust serve digits.onnx --port 9000 --auth none[/dim]
+    [dim]robust serve quickstart/digits.onnx[/dim]
+    [dim]robust serve quickstart/digits.onnx --port 9000 --auth none[/dim]
     """
     require("robust.serve", extra="serve", why="robust serve")
     from robust.serve import Launcher, ServeOptions
@@ -133,4 +134,12 @@ def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
     )
     authorization = header if launcher.token else ""
     print_text("try it:")
-    print_text(f"  curl{authorization} -T image.png '{url}/models/{first.name}/invoke?mode=certify&n=10000'")
+    print_text(
+        f"  curl{authorization} -T {_example_image(first.path)} '{url}/models/{first.name}/invoke?mode=certify&n=10000'"
+    )
+
+
+def _example_image(model: Path) -> str:
+    """An image beside the model, where `robust quickstart` writes some, or a name that says what belongs there."""
+    found = model.parent / "images" / "five.png"
+    return shlex.quote(str(found)) if found.is_file() else "IMAGE.png"

@@ -35,7 +35,7 @@ def command(
 
     Exit code 0 if label, radius and votes come out again, else 1.
 
-    [bold]robust verify five.json --model digits.onnx --image five.png[/bold]
+    [bold]robust verify five.json --model quickstart/digits.onnx --image quickstart/images/five.png[/bold]
     """
     from ..certificate import Certificate
     from ..certificate_file import read_certificates

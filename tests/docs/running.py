@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -207,10 +206,6 @@ def _furnish(folder: Path, quickstart: Quickstart) -> None:
     (folder / "models").mkdir()
     for name in ("digits.onnx", "cifar.onnx", "m.onnx", "models/digits.onnx"):
         shutil.copy(quickstart.out / "digits.onnx", folder / name)
-    images, labels = digits("test")
-    for digit, names in {5: ["five.png", "image.png"], 7: ["seven.png"]}.items():
-        for name in names:
-            Image.fromarray(images[int(np.flatnonzero(labels == digit)[0]), 0]).save(folder / name)
     images, labels = digits("train")
     for number in range(120):
         path = folder / "pictures" / ("even" if labels[number] % 2 == 0 else "odd") / f"{number}.png"

@@ -55,12 +55,12 @@ def test_fastapi_application_answers_and_refuses(quickstart: Quickstart, monkeyp
     monkeypatch.setenv("MODEL_DIGEST", predictor.digest)
     import fastapi_app  # type: ignore[import-not-found]
 
-    image = (quickstart.folder / "five.png").read_bytes()
+    image = quickstart.image.read_bytes()
     with testclient.TestClient(fastapi_app.app) as client:
         assert client.get("/model").json()["digest"] == predictor.digest
         answer = client.put("/certify", params={"radius": 0.05}, content=image)
         assert answer.status_code == 200, answer.text
-        pixels = read_image(quickstart.folder / "five.png", predictor.card.input)
+        pixels = read_image(quickstart.image, predictor.card.input)
         assert predictor.verify(Certificate.from_json(answer.json()), pixels).ok
         assert client.put("/certify", params={"deadline": 0.05}, content=image).json()["procedure"] == "deadline"
         assert client.put("/label", content=image).status_code in (200, 409)

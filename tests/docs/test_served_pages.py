@@ -24,8 +24,8 @@ PAGE = "docs/serving.md"
 @pytest.mark.representative
 def test_examples_that_ask_a_server(quickstart: Quickstart, tmp_path: Path) -> None:
     assert {page.name for page in SERVED} == {"README.md", "serving.md", "python-api.md"}
-    image = (quickstart.folder / "five.png").read_bytes()
-    with serve(quickstart.out, "digits.onnx", tmp_path / "serve.log") as served:
+    image = quickstart.image.read_bytes()
+    with serve(quickstart.folder, "quickstart/digits.onnx", tmp_path / "serve.log") as served:
         abstain(served)
         for page in SERVED:
             folder = tmp_path / page.stem
