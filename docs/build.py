@@ -2,15 +2,15 @@
 
     python docs/build.py [--quickstart quickstart]
 
-Options of every command (docs/command-line.md) come from the command line itself, the results of the README from
-benchmarks/results/*.json, its row on digits and its picture from a folder of `robust quickstart`. A generated part
-stands between `<!-- NAME -->` and `<!-- /NAME -->`; a part whose source is missing stays as it is.
+The options of every command (docs/command-line.md) come from the command line itself, the results of the README from
+benchmarks/results/*.json, and its picture from a folder of `robust quickstart`, if there is one. A generated part
+stands between `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import typer
 
 from robustinfer.cli.main import app
 from robustinfer.files import replacing, write_text
+from robustinfer.smoothing.bounds import format_radius
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -62,106 +63,53 @@ def _default(parameter: Any) -> str:
     return f" Default: `{parameter.opts[0] if default is True else default}`."  # True == 1: never look it up by value
 
 
+# What the README shows of benchmarks/results: data, training, script, sigma and samples per image.
+_SHOWN = (
+    ("MNIST", "long", "l2_long", 1.0, 100_000),
+    ("MNIST", "long", "l2_long", 0.5, 100_000),
+    ("MNIST", "long", "l2_long", 0.5, 10_000),
+    ("MNIST", "short", "l2_mnist", 0.5, 10_000),
+    ("CIFAR-10", "short", "cifar10_l2", 0.25, 2000),
+)
+_RIVALS = {
+    "single": "one network of a member's size",
+    "wider": "one network of the ensemble's inference cost",
+    "independent": "independent members, averaged",
+}
+
+
 def result_rows() -> Iterator[str]:
-    """The rows of the README's table, each with the command that makes it again."""
-    yield from _linf_rows()
-    yield from _l2_rows()
-    economy = _load("sample_economy")
-    if economy:
-        claims = {claim["claim"]: claim["value"] for claim in economy["results"]["two-class"]["claims"]}
-        fewer, lost = (claims[f"radius: {key}, on average"] for key in ("times fewer samples", "points lost"))
+    """The README's table: the best boosted row and the best rival there is."""
+    yield "| data, sigma, *n* | training | boosted | best rival | |"
+    yield "|---|---|---|---|---|"
+    for data, training, script, sigma, n in _SHOWN:
+        best = _best(script, sigma, n)
+        boosted = best.pop("boosted")
+        if best:
+            kind = max(best, key=lambda kind: best[kind])
+            rival, radius = _RIVALS[kind], best[kind]
+        else:
+            rival, radius = _published(f"{sigma:g}")
         yield (
-            f"| deciding one radius, against n = 100,000 | {fewer:.0f} times fewer samples, {lost:.2f} points of "
-            "certified accuracy lost | `python benchmarks/sample_economy.py` |"
-        )
-    speed = _load("certify_speed")
-    if speed:
-        yield from _speed_rows(speed["results"])
-    export = _load("export_speed")
-    if export:
-        batches = {row["batch"]: row["times_faster"] for row in export["results"]["batches"]}
-        shown = ", ".join(
-            f"{faster:.1f} at batch {batch}" for batch, faster in batches.items() if batch in (1, 32, 256)
-        )
-        best = export["results"]["best_seconds_per_image"]
-        yield (
-            f"| the exported file against eager torch, 5 x ResNet-20, times as fast | {shown}; "
-            f"{best['eager'] / best['onnx']:.1f} with each at its own best batch | "
-            "`python benchmarks/export_speed.py` |"
-        )
-    questions = _load("question_speed")
-    if questions:
-        steps = {step["step"]: step["times the published loop"] for step in questions["results"]["steps"]}
-        named = {"the same n": "batching", "tolerance 0.05": "tolerance 0.05", "radius 0.25": "radius 0.25"}
-        shown = "; ".join(f"{name}: {steps[step]:.3g}" for name, step in named.items())
-        yield (
-            f"| digits, times as fast as the published loop of n = 100,000 | {shown} | "
-            "`python benchmarks/question_speed.py` |"
-        )
-    load = _load("serving_load")
-    if load:
-        share, extra = load["found"]["certify_ratio"], load["found"]["lone_predict_extra_ms"]
-        yield (
-            f"| certificates over HTTP, 8 clients | {share:.0%} of the speed in the process; a lone prediction takes "
-            f"{extra:.1f} ms more | `python benchmarks/serving_load.py` |"
+            f"| {data}, {sigma:g}, {n:,} | {training} | {format_radius(boosted)} | {format_radius(radius)} | {rival} |"
         )
 
 
-def _linf_rows() -> Iterator[str]:
-    """One row a radius: the best boosted form beside its rivals."""
-    for script, data in (("linf_mnist", "MNIST"), ("cifar10", "CIFAR-10")):
-        rows = [row for row in _rows(script) if "pgd-20x10" in row["ensemble"]]
-        for delta in sorted({row["delta"] for row in rows}, reverse=True):
-            chosen = {row["label"]: row["ensemble"]["pgd-20x10"] for row in rows if row["delta"] == delta}
-            forms = _best_first(rows, delta, "delta", lambda row: row["ensemble"]["pgd-20x10"]["rate"])
-            shown = "; ".join(f"{label}: {_rate(chosen[label])}" for label in forms)
-            yield (
-                f"| {data}, l_inf {delta:.3g}, right under PGD-20 (10 starts) | {shown} | "
-                f"`python benchmarks/{script}.py --data DIR` |"
-            )
+def _best(script: str, sigma: float, n: int) -> dict[str, float]:
+    """The largest average certified radius by the kind of a row."""
+    best: dict[str, float] = {}
+    for row in json.loads((RESULTS / f"{script}.json").read_text(encoding="utf-8"))["rows"].values():
+        if row["seed"] == 0 and row["sigma"] == sigma and f"n={n}" in row:
+            kind = row.get("kind") or _kind(row)
+            best[kind] = max(best.get(kind, 0.0), row[f"n={n}"]["acr"])
+    return best
 
 
-def _l2_rows() -> Iterator[str]:
-    """One row a sigma and n: the best boosted form beside its rivals."""
-    scripts = (("l2_mnist", "MNIST"), ("l2_long", "MNIST, long training"), ("cifar10_l2", "CIFAR-10"))
-    for script, data in scripts:
-        rows = _rows(script)
-        for n in sorted({key for row in rows for key in row if key.startswith("n=")}, key=len):
-            certified = [row for row in rows if n in row]
-            for sigma in sorted({row["sigma"] for row in certified}):
-                chosen = {row["label"]: row[n] for row in certified if row["sigma"] == sigma}
-                forms = _best_first(certified, sigma, "sigma", lambda row, n=n: row[n]["acr"])  # type: ignore[misc]
-                shown = "; ".join(f"{label}: {_down(chosen[label]['acr'])}" for label in forms)
-                if (script, n) == ("l2_long", "n=100000"):
-                    shown += _published(f"{sigma:g}")
-                yield (
-                    f"| {data}, l_2, sigma {sigma:g}, n = {int(n[2:]):,}, average certified radius | {shown} | "
-                    f"`python benchmarks/{script}.py --data DIR` |"
-                )
-
-
-def _published(sigma: str) -> str:
-    """What a published network has on the same images with the same n."""
+def _published(sigma: str) -> tuple[str, float]:
+    """A published network, and its average radius on the same images with the same n."""
     found = json.loads((BENCHMARKS / "published_radii.json").read_text(encoding="utf-8"))["networks"][sigma]
-    mean = sum(min(radius, found["largest"]) for radius in found["radii"]) / len(found["radii"])
-    return f"; {found['name']} as published, the same images: {mean:.3f}"
-
-
-def _rows(script: str) -> list[dict[str, Any]]:
-    return [row for row in (_load(script) or {}).get("rows", {}).values() if row["seed"] == 0]
-
-
-def _best_first(
-    rows: list[dict[str, Any]], value: float, key: str, worth: Callable[[dict[str, Any]], float]
-) -> list[str]:
-    """The labels of the best boosted row, then of the best of every other kind; RESULTS.md has them all."""
-    best: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        kind = _kind(row)
-        if row[key] == value and (kind not in best or worth(row) > worth(best[kind])):
-            best[kind] = row
-    order = sorted(best, key=lambda kind: (kind != "boosted", -worth(best[kind])))
-    return [best[kind]["label"] for kind in order]
+    radii = [min(radius, found["largest"]) for radius in found["radii"]]
+    return f"{found['name']}, as published", sum(radii) / len(radii)
 
 
 def _kind(row: dict[str, Any]) -> str:
@@ -169,55 +117,6 @@ def _kind(row: dict[str, Any]) -> str:
     if len(row["stages"]) > 1:
         return "independent" if row["recipe"]["booster"] == "independent" else "boosted"
     return "wider" if "inference cost" in row["label"] else "single"
-
-
-def _speed_rows(results: dict[str, Any]) -> Iterator[str]:
-    """Certificates against the engine alone and the published loop, by the clock."""
-    for graph, found in results.items():
-        claims = {claim["claim"]: claim["value"] for claim in found["claims"]}
-        yield (
-            f"| certificates, {graph} | {claims['(c)/(b)']:.0%} of the speed of the engine alone, "
-            f"{claims['(c)/(a)']:.1f} times the published loop | `python benchmarks/certify_speed.py` |"
-        )
-
-
-def quickstart_row(folder: Path) -> str:
-    """What `robust quickstart` found on digits."""
-    from robustinfer.certificate_file import read_certificates
-    from robustinfer.summary import summarize
-
-    found = []
-    for name in ("certificates.jsonl", "certificates-first-member.jsonl"):
-        summary = summarize(*read_certificates(folder / name))
-        half = next(row.accuracy for row in summary.accuracies if row.radius == 0.5)
-        found.append((summary, half))
-    (boosted, half), (single, single_half) = found
-    attacks = json.loads((folder / "run" / "evaluation.json").read_text())["attacks"]
-    attack = next(iter(attacks.values()))
-    robust = [row["robust"] for row in attack["rows"] if row["stages"] is not None]
-    command = "`make quickstart`"
-    return "\n".join(
-        [
-            f"| digits, l_2 radius 0.5, certified: 3 members (first member alone) | {half:.1%} ({single_half:.1%}) of "
-            f"{boosted.images} images; average radius {_down(boosted.acr)} ({_down(single.acr)}) | {command} |",
-            f"| digits, l_2 length {attack['delta']:g}, attacked: 3 members (first member alone) | {_rate(robust[-1])} "
-            f"({_rate(robust[0])}) right | {command} |",
-        ]
-    )
-
-
-def _rate(rate: dict[str, float]) -> str:
-    return f"{100 * rate['rate']:.1f} % [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
-
-
-def _down(radius: float) -> str:
-    return f"{int(radius * 1000) / 1000:.3f}"
-
-
-def _load(name: str) -> dict[str, Any] | None:
-    path = RESULTS / f"{name}.json"
-    document: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
-    return document
 
 
 def draw_picture(folder: Path, path: Path) -> None:
@@ -241,7 +140,7 @@ def draw_picture(folder: Path, path: Path) -> None:
     titles = (
         f"a test image:\nboth networks say {example.truth}",
         f"changed by {example.distance:.2f}: an ordinary\nnetwork says {example.fooled}, this one {example.answered}",
-        "the change,\nfive times enlarged",
+        "the change,\nmagnified five times",
     )
     for column, (image, title) in enumerate(
         zip((example.original, example.changed, 128 + 5 * change), titles, strict=True)
@@ -268,13 +167,8 @@ def main() -> None:
     parser.add_argument("--quickstart", type=Path, default=ROOT / "quickstart")
     folder = parser.parse_args().quickstart
     fill(ROOT / "docs" / "command-line.md", "options", option_tables())
-    fill(ROOT / "README.md", "results", "| what | result | again by |\n|---|---|---|\n" + "\n".join(result_rows()))
+    fill(ROOT / "README.md", "results", "\n".join(result_rows()))
     if (folder / "attacked.npz").is_file():
-        fill(
-            ROOT / "README.md",
-            "quickstart-results",
-            "| what | result | again by |\n|---|---|---|\n" + quickstart_row(folder),
-        )
         draw_picture(folder, ROOT / "docs" / "quickstart.png")
 
 

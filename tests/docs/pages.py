@@ -16,7 +16,19 @@ _FOLDERS = (".", "docs", "examples", "benchmarks", "serve/deploy")
 PAGES = sorted(
     path for folder in _FOLDERS for path in (ROOT / folder).glob("*.md") if str(path.relative_to(ROOT)) not in _LEFT_OUT
 )
-PROGRAMS = {"robust", "torchrun", "curl", "python", "pip", "make", "docker", "uvicorn", "tritonserver", "pre-commit"}
+PROGRAMS = {
+    "robust",
+    "torchrun",
+    "curl",
+    "python",
+    "pip",
+    "make",
+    "docker",
+    "uvicorn",
+    "tritonserver",
+    "pre-commit",
+    "source",
+}
 LANGUAGES = {"console", "python", "toml", "yaml", "json", "promql", "text"}
 
 

@@ -1,6 +1,7 @@
 """Links of the pages lead somewhere, and the names and numbers of the paper's map are complete."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -26,6 +27,19 @@ def headings(page: Path) -> set[str]:
     """The anchors of a page, as GitHub makes them."""
     found = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_first_page_is_short_enough_to_be_read_to_the_end() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+def test_results_of_the_first_page_are_those_of_the_records() -> None:
+    """Looked up here by hand; that the table is complete is checked where `make docs` is an example."""
+    text = (ROOT / "README.md").read_text()
+    rows = json.loads((ROOT / "benchmarks/results/cifar10_l2.json").read_text())["rows"].values()
+    radii = {row["label"]: row["n=2000"]["acr"] for row in rows if row["seed"] == 0}
+    boosted, single = radii["boosted, stages of 5 and 2 epochs"], radii["one member, 8 epochs"]
+    assert f"| {int(1000 * boosted) / 1000:.3f} | {int(1000 * single) / 1000:.3f} |" in text
 
 
 def test_names_of_the_paper_map_exist() -> None:

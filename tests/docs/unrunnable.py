@@ -61,15 +61,15 @@ def _wording(printed: str) -> set[str]:
 
 
 def _build_documentation(folder: Path) -> None:
-    """In a copy; the options in the page are what comes out."""
+    """In a copy; the options and the results in the pages are what comes out."""
     for name in ("docs", "README.md", "benchmarks/results"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["build.py"])
         runpy.run_path(str(folder / "docs" / "build.py"), run_name="__main__")
-    page = Path("docs", "command-line.md")
-    assert (folder / page).read_text() == (ROOT / page).read_text(), "the options changed: run `make docs`"
+    for page in ("docs/command-line.md", "README.md"):
+        assert (folder / page).read_text() == (ROOT / page).read_text(), "run `make docs`"
 
 
 def _pip(example: Example, runner: "Runner") -> None:
@@ -156,6 +156,14 @@ def _uvicorn(example: Example, runner: "Runner") -> None:
             assert client.get("/model").status_code == 200
 
 
+def _activate(example: Example, runner: "Runner") -> None:
+    """The environment of these tests has the file, and it puts `robust` on the path."""
+    script = Path(sys.executable).with_name(Path(example.text.split()[1]).name)
+    if script.is_file():  # an environment that is not a venv has none
+        finished = runner.process(f"PATH=/usr/bin:/bin; . {shlex.quote(str(script))} && command -v robust")
+        assert Path(finished.out.strip()) == script.with_name("robust")
+
+
 def _precommit(example: Example, runner: "Runner") -> None:
     """The configuration that would be installed is a valid one."""
     finished = runner.process(f"pre-commit validate-config {ROOT / '.pre-commit-config.yaml'}")
@@ -165,6 +173,7 @@ def _precommit(example: Example, runner: "Runner") -> None:
 # What an example starts with, why it cannot run, and what runs instead.
 TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
     "make ": ("installs this environment, runs these tests, or writes into the repository", _make),
+    "source .venv/bin/activate": ("is for an interactive shell", _activate),
     "pip install ": ("installs into this environment", _pip),
     "docker ": ("needs a Docker daemon", _docker),
     "python benchmarks/": ("measures for minutes to hours, most of them on data that is not here", _benchmark),
