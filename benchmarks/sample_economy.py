@@ -19,7 +19,8 @@ import numpy.typing as npt
 from common import record, verdict
 from published import CLASSES, PUBLISHED, Population, population
 
-from robustinfer.requests import CERTIFY_N, PILOT, SELECTION
+from robustinfer.requests import PILOT, SELECTION
+from robustinfer.settings import CERTIFY_N
 from robustinfer.smoothing.estimates import Bound, Smoothing, estimate
 from robustinfer.smoothing.procedures import Outcome, Procedure, decide, planned
 

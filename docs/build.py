@@ -2,9 +2,10 @@
 
     python docs/build.py [--quickstart quickstart]
 
-The options of every command (docs/command-line.md) come from the command line itself, the results of the README from
-benchmarks/results/*.json, and its picture from a folder of `robust quickstart`, if there is one. A generated part
-stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+The options of every command (docs/command-line.md) come from the command line itself, the fields of a request
+(docs/serving.md) from the table of settings, the results of the README from benchmarks/results/*.json, and its picture
+from a folder of `robust quickstart`, if there is one. A generated part stands between `<!-- NAME -->` and
+`<!-- /NAME -->`.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import typer
 
 from robustinfer.cli.main import app
 from robustinfer.files import replacing, write_text
+from robustinfer.settings import MODE, SETTINGS
 from robustinfer.smoothing.bounds import format_radius
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +40,17 @@ def option_tables() -> str:
             rows.append(f"| {_names(parameter)} | {_explanation(parameter)} |")
         parts.append("\n".join(rows))
     return "\n\n".join(parts)
+
+
+def setting_rows() -> str:
+    """The fields of a request, from the one table that has them."""
+    rows = ["| field | value | meaning |", "|---|---|---|"]
+    for name, setting in {MODE.name: MODE, **SETTINGS}.items():
+        default = setting.chosen or next(iter(setting.defaults.values()), None)
+        shown = "" if default is None else f" Default: {default}."
+        only = "" if len(setting.modes) > 1 else f" To {setting.modes[0]} only."
+        rows.append(f"| `{name}` | {setting.expected} | {setting.help}{only}{shown} |")
+    return "\n".join(rows)
 
 
 def _names(parameter: Any) -> str:
@@ -167,6 +180,7 @@ def main() -> None:
     parser.add_argument("--quickstart", type=Path, default=ROOT / "quickstart")
     folder = parser.parse_args().quickstart
     fill(ROOT / "docs" / "command-line.md", "options", option_tables())
+    fill(ROOT / "docs" / "serving.md", "settings", setting_rows())
     fill(ROOT / "README.md", "results", "\n".join(result_rows()))
     if (folder / "attacked.npz").is_file():
         draw_picture(folder, ROOT / "docs" / "quickstart.png")

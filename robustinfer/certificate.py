@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from .errors import CertificateError
+from .smoothing.kinds import Bound
 
 __all__ = ["METHOD", "VOTES_METHOD", "Certificate", "MemberVotes", "ModelReference", "Prediction"]
 
 ProcedureName = Literal["fixed", "radius", "tolerance", "deadline"]
-Bound = Literal["top-class", "two-class"]
 
 METHOD = "clopper-pearson"
 VOTES_METHOD = "clopper-pearson/votes"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -24,10 +24,10 @@ import numpy.typing as npt
 from .certificate import Certificate, Prediction
 from .errors import ClientError, ImageFileError, SettingError
 from .extras import require
+from .settings import CertifySettings, PredictSettings
 
 if TYPE_CHECKING:
     import httpx
-    from typing_extensions import Unpack
 
 __all__ = ["AsyncClient", "CertifySettings", "Client", "PredictSettings"]
 
@@ -35,26 +35,6 @@ Image = npt.ArrayLike | bytes | str | os.PathLike[str]
 
 _LONGEST_PAUSE = 5.0
 _DIED = "Worker died."  # TorchServe's words, with status 500 or 507, for requests a dying worker held
-
-
-class PredictSettings(TypedDict, total=False):
-    """The settings of `Predictor.predict`; None leaves the choice to the server."""
-
-    n: int | None
-    alpha: float | None
-    sigma: float | None
-    noise: str | None
-    seed: int | None
-
-
-class CertifySettings(PredictSettings, total=False):
-    """The settings of `Predictor.certify`."""
-
-    n0: int | None
-    radius: float | None
-    tolerance: float | None
-    deadline: float | None
-    bound: str | None
 
 
 class _Conversation:
@@ -136,11 +116,11 @@ class Client:
         """Close the connection."""
         self._http.close()
 
-    def certify(self, image: Image, **settings: "Unpack[CertifySettings]") -> Certificate:
+    def certify(self, image: Image, **settings: Unpack[CertifySettings]) -> Certificate:
         """A certificate for one image: an array, or a file's path or bytes. Settings as of `Predictor.certify`."""
         return Certificate.from_json(self._ask("POST", self._talk.question(image, "certify", settings)))
 
-    def predict(self, image: Image, **settings: "Unpack[PredictSettings]") -> Prediction:
+    def predict(self, image: Image, **settings: Unpack[PredictSettings]) -> Prediction:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""
         return Prediction.from_json(self._ask("POST", self._talk.question(image, "predict", settings)))
 
@@ -198,11 +178,11 @@ class AsyncClient:
         """Close the connection."""
         await self._http.aclose()
 
-    async def certify(self, image: Image, **settings: "Unpack[CertifySettings]") -> Certificate:
+    async def certify(self, image: Image, **settings: Unpack[CertifySettings]) -> Certificate:
         """A certificate for one image: an array, or a file's path or bytes. Settings as of `Predictor.certify`."""
         return Certificate.from_json(await self._ask("POST", self._talk.question(image, "certify", settings)))
 
-    async def predict(self, image: Image, **settings: "Unpack[PredictSettings]") -> Prediction:
+    async def predict(self, image: Image, **settings: Unpack[PredictSettings]) -> Prediction:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""
         return Prediction.from_json(await self._ask("POST", self._talk.question(image, "predict", settings)))
 

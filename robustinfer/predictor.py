@@ -17,6 +17,7 @@ from .images import as_batch, image_digest, to_unit
 from .replay import Replay, replay
 from .requests import Question, Request
 from .scheduler import Crew, Job, Pace, run
+from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import derive_seed, noise_name
 from .smoothing.procedures import MemberOutcome, Outcome
 from .smoothing.tally import Tally, plurality, vote_betas
@@ -113,7 +114,7 @@ class Predictor:
         n: int = 1000,
         alpha: float = 0.001,
         sigma: float | None = None,
-        noise: Any = None,
+        noise: NoiseKind | None = None,
         seed: int | None = None,
         members: bool | None = None,
         stop: threading.Event | None = None,
@@ -139,9 +140,9 @@ class Predictor:
         radius: float | None = None,
         tolerance: float | None = None,
         deadline: float | None = None,
-        bound: Any = None,
+        bound: Bound | None = None,
         sigma: float | None = None,
-        noise: Any = None,
+        noise: NoiseKind | None = None,
         seed: int | None = None,
         members: bool | None = None,
         stop: threading.Event | None = None,

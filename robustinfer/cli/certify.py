@@ -5,8 +5,26 @@ from typing import Annotated, Any
 
 import typer
 
+from ..settings import CERTIFY_N
 from .console import existing, interruptible, note, print_json, print_text, progress
-from .options import Alpha, Batch, Device, Json, Model, Noise, Seed, Sigma, Threads
+from .options import (
+    N0,
+    Alpha,
+    Batch,
+    Bound,
+    Deadline,
+    Device,
+    Json,
+    Members,
+    Model,
+    N,
+    Noise,
+    Radius,
+    Seed,
+    Sigma,
+    Threads,
+    Tolerance,
+)
 
 __all__ = ["command"]
 
@@ -16,29 +34,14 @@ def command(
     images: Annotated[
         list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="PNG, JPEG or npy files.", show_default=False)
     ] = None,
-    n: Annotated[int, typer.Option(help="Samples an image, at most.")] = 100_000,
+    n: N = CERTIFY_N,
     alpha: Alpha = 0.001,
-    radius: Annotated[
-        float | None, typer.Option(help="Decide this radius, and stop as soon as it is decided.", show_default=False)
-    ] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(help="A radius this close to what n samples would give.", show_default=False)
-    ] = None,
-    deadline: Annotated[
-        float | None, typer.Option(help="The best certificate within so many seconds.", show_default=False)
-    ] = None,
-    bound: Annotated[
-        str | None, typer.Option(help="two-class, or top-class as in published tables.", show_default="two-class")
-    ] = None,
-    n0: Annotated[int | None, typer.Option(help="Samples that choose the label.", show_default="100")] = None,
-    members: Annotated[
-        bool | None,
-        typer.Option(
-            "--members/--fused",
-            help="Certify each member at its share of alpha and combine their votes, or the whole as one classifier.",
-            show_default="members for a votes file",
-        ),
-    ] = None,
+    radius: Radius = None,
+    tolerance: Tolerance = None,
+    deadline: Deadline = None,
+    bound: Bound = None,
+    n0: N0 = None,
+    members: Members = None,
     sigma: Sigma = None,
     noise: Noise = None,
     seed: Seed = None,
@@ -50,14 +53,15 @@ def command(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the certificates of a data set go.")] = Path("certificates.jsonl"),
-    every: Annotated[int, typer.Option(help="Take every so many-th image of the data set.", min=1)] = 1,
-    limit: Annotated[int | None, typer.Option(help="At most so many images.", min=1, show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="Output file of a data set.")] = Path("certificates.jsonl"),
+    every: Annotated[int, typer.Option(help="Use every Nth image of the data set.", min=1)] = 1,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of images.", min=1, show_default=False)] = None,
     shard: Annotated[
-        str | None, typer.Option(help="Our part of the work, i/n.", show_default="RANK/WORLD_SIZE")
+        str | None, typer.Option(help="This process's share of the images, i/n.", show_default="RANK/WORLD_SIZE")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Where the plot of a data set goes.", show_default="beside the certificates")
+        Path | None,
+        typer.Option(help="Plot of a data set.", show_default="beside the certificates"),
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -67,7 +71,7 @@ def command(
     """Label images, and say within which radius the label cannot be changed.
 
     For image files, one certificate each. For a data set, certificates stream into a JSONL file (run the same command
-    again after an interruption, and it goes on), followed by a table and a plot.
+    again to resume after an interruption), followed by a table and a plot.
 
     [bold]robust certify quickstart/digits.onnx quickstart/images/five.png[/bold]
     [bold]robust certify quickstart/digits.onnx quickstart/images/five.png --radius 0.5[/bold]
@@ -138,7 +142,7 @@ def _certify_data(
     with interruptible() as stop, progress(f"certifying {count} images", count) as advance:
         done = sum(1 for _ in certify_data(predictor, images, path, stop=stop, progress=advance, **choice, **settings))
     if done < count:
-        note(f"Stopped after {done} of {count} images, which are in {path}: run the same command again to go on.")
+        note(f"Stopped after {done} of {count} images, which are in {path}: run the same command again to resume.")
         raise typer.Exit(130)
     if part[1] > 1:
         note(f"Shard {part[0]} of {part[1]} is in {path}; all together: robust summary {out.stem}-*{out.suffix}")

@@ -1,31 +1,55 @@
-"""Options that several commands share, so that they are named and explained alike."""
+"""Options that several commands share, so that they are named and explained alike.
+
+The options that are settings of a request take their help and defaults from `robustinfer.settings`.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..settings import SETTINGS
+
 __all__ = [
+    "N0",
     "Alpha",
     "Batch",
+    "Bound",
+    "Deadline",
     "Device",
     "Json",
+    "Members",
     "Model",
+    "N",
     "Noise",
+    "Radius",
     "Seed",
     "Sigma",
     "Threads",
+    "Tolerance",
 ]
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file: .onnx, .pt or .pt2.", show_default=False)]
-Alpha = Annotated[float, typer.Option(help="Probability with which an answer may be wrong.")]
-Batch = Annotated[int | None, typer.Option(help="Samples in one run of the engine.", show_default=False)]
+
+def _setting(name: str, *flags: str) -> Any:
+    setting = SETTINGS[name]
+    shown = setting.chosen if name != "n" else True  # a command has one mode, so n has one default
+    return typer.Option(*flags, help=setting.help, show_default=bool(setting.defaults) if shown is None else shown)
+
+
+N = Annotated[int, _setting("n")]
+Alpha = Annotated[float, _setting("alpha")]
+Radius = Annotated[float | None, _setting("radius")]
+Tolerance = Annotated[float | None, _setting("tolerance")]
+Deadline = Annotated[float | None, _setting("deadline")]
+Bound = Annotated[str | None, _setting("bound")]
+N0 = Annotated[int | None, _setting("n0")]
+Members = Annotated[bool | None, _setting("members", "--members/--fused")]
+Sigma = Annotated[float | None, _setting("sigma")]
+Noise = Annotated[str | None, _setting("noise")]
+Seed = Annotated[int | None, _setting("seed")]
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file: .onnx, .pt or .pt2.", show_default=False)]
+Batch = Annotated[int | None, typer.Option(help="Samples per engine run.", show_default=False)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N. A device you name is used or refused.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object an answer, and nothing else, to stdout.")]
-Noise = Annotated[
-    str | None,
-    typer.Option(help="integer (8-bit images; sound in floating point) or continuous.", show_default="by the image"),
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of the noise.", show_default="from the operating system")]
-Sigma = Annotated[float | None, typer.Option(help="Noise level, if the card has none.", show_default="the card's")]
-Threads = Annotated[int | None, typer.Option(help="Threads of one run of the engine.", show_default="all cores")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per answer, and nothing else, to stdout.")]
+Threads = Annotated[int | None, typer.Option(help="Threads per engine run.", show_default="all cores")]

@@ -1,14 +1,15 @@
 """`robust predict`: the smoothed label of image files, or an abstention."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..certificate import Prediction
 from ..errors import SettingError
+from ..settings import PREDICT_N
 from .console import existing, note, print_json, print_text
-from .options import Alpha, Batch, Device, Json, Model, Noise, Seed, Sigma, Threads
+from .options import Alpha, Batch, Device, Json, Members, Model, N, Noise, Seed, Sigma, Threads
 
 __all__ = ["command"]
 
@@ -18,10 +19,11 @@ def command(
     images: Annotated[
         list[Path] | None, typer.Argument(metavar="IMAGE...", help="PNG, JPEG or npy files.", show_default=False)
     ] = None,
-    n: Annotated[int, typer.Option(help="Samples an image, at most; fewer when the label is clear.")] = 1000,
+    n: N = PREDICT_N,
     alpha: Alpha = 0.001,
+    members: Members = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="The ensemble's own label, without noise or guarantee.")
+        bool, typer.Option("--plain", help="Use the ensemble's own label, without noise or guarantee.")
     ] = False,
     sigma: Sigma = None,
     noise: Noise = None,
@@ -32,11 +34,12 @@ def command(
     url: Annotated[
         str | None,
         typer.Option(
-            help="Ask a server (`robust serve`) instead: then there is no MODEL, only images.", show_default=False
+            help="Ask a server (`robust serve`) instead: give no MODEL, only images.",
+            show_default=False,
         ),
     ] = None,
     token: Annotated[
-        str | None, typer.Option(envvar="ROBUST_SERVE_TOKEN", help="Token of the server.", show_default=False)
+        str | None, typer.Option(envvar="ROBUST_SERVE_TOKEN", help="The server's token.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -48,13 +51,15 @@ def command(
     [bold]robust predict quickstart/digits.onnx quickstart/images/five.png[/bold]
     [bold]robust predict --url http://127.0.0.1:8080 quickstart/images/five.png[/bold]
     """
+    settings: dict[str, Any] = {
+        "n": n, "alpha": alpha, "members": members, "sigma": sigma, "noise": noise, "seed": seed,
+    }  # fmt: skip
     if url is not None:
         from ..client import Client
 
         with Client(url, token=token) as client:
             for file in existing([model, *(images or [])]):
-                answer = client.predict(file, n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed)
-                _print(file, answer, json=json)
+                _print(file, client.predict(file, **settings), json=json)
         return
     if not images:
         raise SettingError("There is no image to label: give at least one file after the model.")
@@ -74,8 +79,7 @@ def command(
             found = {"image": str(file), "label": label, "class_name": name, "guarantee": None}
             print_json(found) if json else print_text(f"{file}: {name} (no guarantee)")
             continue
-        prediction = predictor.predict(image, n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed)
-        _print(file, prediction, json=json)
+        _print(file, predictor.predict(image, **settings), json=json)
 
 
 def _print(file: Path, prediction: Prediction, *, json: bool) -> None:

@@ -1,12 +1,12 @@
 """Estimates: what votes prove about the top class, and how the error probability alpha is split over the bounds."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .bounds import clopper_pearson_lower, clopper_pearson_upper, radius_top_class, radius_two_class
+from .kinds import Bound
 
 __all__ = [
     "Bound",
@@ -21,7 +21,6 @@ __all__ = [
 ]
 
 Votes = npt.NDArray[np.int64]
-Bound = Literal["top-class", "two-class"]
 
 LOWER_SHARE = 0.9  # of alpha, for p_A in the two-class bound; the rest is spread over the other classes
 

@@ -17,11 +17,13 @@ sample i is Philox with counter 1 + B i + b.) There are two ways to use a word:
 import functools
 import secrets
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
+
+from .kinds import NoiseKind
 
 __all__ = [
     "NoiseKind",
@@ -36,7 +38,6 @@ __all__ = [
     "words",
 ]
 
-NoiseKind = Literal["integer", "continuous"]
 Words = npt.NDArray[np.uint64]
 
 _LEVELS = 255  # grid steps in the unit of pixels

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robustinfer.settings import SETTINGS
+
 from .refusals import Refusal
 
 __all__ = ["Limits"]
@@ -26,8 +28,8 @@ class Limits:
     max_body: int = 1 << 20
     max_pixels: int = 25_000_000
     max_images: int = 64
-    min_alpha: float = 1e-9
-    max_alpha: float = 0.5
+    min_alpha: float = SETTINGS["alpha"].least or 0.0
+    max_alpha: float = SETTINGS["alpha"].most or 1.0
 
     def to_json(self) -> dict[str, Any]:
         """The limits as a JSON object, part of a model's metadata."""

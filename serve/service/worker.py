@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from robustinfer import Certificate, Prediction, Predictor, RobustinferError, __version__
-from robustinfer.requests import CERTIFY_N, PREDICT_N, Request
+from robustinfer.requests import Request
+from robustinfer.settings import SETTINGS
 
 from . import protocol_v2
 from .limits import Limits
@@ -137,7 +138,7 @@ class Worker:
 
     def _requests(self, reading: Reading, mode: str) -> list[Request]:
         settings = dict(reading.settings)
-        default = PREDICT_N if mode == "predict" else CERTIFY_N
+        default = SETTINGS["n"].defaults[mode]
         settings.setdefault("n", max(1, min(default, self._limits.max_n // len(reading.images))))
         if "deadline" not in settings:
             samples = (settings["n"] + settings.get("n0", 0)) * len(reading.images)

@@ -61,23 +61,27 @@ SETTINGS = {
     "n too small for two classes": ({"n": 10, "n0": 10}, errors.SampleSizeError, r"n >= 11"),
     "n too small for a deadline": ({"n": 10, "deadline": 1.0}, errors.SampleSizeError, r"use n >= 11"),
     "radius out of reach": ({"n": 1000, "radius": 2.0}, errors.SampleSizeError, r"radius of 2.0 is out of reach"),
-    "n zero": ({"n": 0}, errors.SampleSizeError, "whole number of at least 1 for n, found 0"),
+    "n zero": ({"n": 0}, errors.SampleSizeError, "whole number from 1 to 1,000,000,000 for n, found 0"),
     "n a fraction": ({"n": 10.5}, errors.SampleSizeError, "whole number"),
-    "n0 negative": ({"n0": -1}, errors.SampleSizeError, "at least 0 for n0"),
-    "alpha zero": ({"alpha": 0}, errors.AlphaError, "between 0 and 1, found 0"),
-    "alpha one": ({"alpha": 1.0}, errors.AlphaError, "between 0 and 1, found 1.0"),
+    "n0 negative": ({"n0": -1}, errors.SampleSizeError, "from 0 to 1,000,000,000 for n0, found -1"),
+    "alpha zero": ({"alpha": 0}, errors.AlphaError, "from 1e-09 to 0.5 for alpha, found 0"),
+    "alpha one": ({"alpha": 1.0}, errors.AlphaError, "from 1e-09 to 0.5 for alpha, found 1.0"),
     "alpha a text": ({"alpha": "0.1"}, errors.AlphaError, "found '0.1'"),
     "alpha NaN": ({"alpha": float("nan")}, errors.AlphaError, "found nan"),
     "another sigma": ({"sigma": 0.5}, errors.SigmaError, "trained for sigma = 0.25, found 0.5"),
-    "sigma negative": ({"sigma": -1.0}, errors.SigmaError, "positive sigma, found -1.0"),
-    "negative radius": ({"radius": -0.1}, errors.SettingError, "positive number for radius"),
-    "infinite deadline": ({"deadline": float("inf")}, errors.SettingError, "positive number for deadline"),
+    "sigma negative": ({"sigma": -1.0}, errors.SigmaError, "from 0.0001 to 16 for sigma .*, found -1.0"),
+    "negative radius": ({"radius": -0.1}, errors.SettingError, "a number from 1e-06 to 1000 for radius, found -0.1"),
+    "infinite deadline": (
+        {"deadline": float("inf")},
+        errors.SettingError,
+        "at most 86,400 for deadline .*found inf",
+    ),
     "two aims": ({"radius": 0.1, "tolerance": 0.1}, errors.SettingError, "leave out radius"),
-    "unknown bound": ({"bound": "both"}, errors.SettingError, "top-class or two-class, found 'both'"),
-    "unknown noise": ({"noise": "uniform"}, errors.SettingError, "integer or continuous, found 'uniform'"),
+    "unknown bound": ({"bound": "both"}, errors.SettingError, "two-class or top-class for bound, found 'both'"),
+    "unknown noise": ({"noise": "uniform"}, errors.SettingError, "integer or continuous for noise, found 'uniform'"),
     "no selection": ({"n0": 0, "radius": 0.1}, errors.SettingError, "positive n0 for the procedure radius"),
-    "seed too large": ({"seed": 2**64}, errors.SettingError, "seed from 0 to 2"),
-    "seed negative": ({"seed": -1}, errors.SettingError, "seed from 0 to 2"),
+    "seed too large": ({"seed": 2**64}, errors.SettingError, r"from 0 to 2\^64 - 1 for seed"),
+    "seed negative": ({"seed": -1}, errors.SettingError, r"from 0 to 2\^64 - 1 for seed"),
 }
 
 
@@ -114,7 +118,7 @@ def test_a_model_without_sigma_needs_one(linear_model):
     predictor = Predictor.load(linear_model(WEIGHTS, shape=(3, 4, 4), sigma=None))
     with pytest.raises(errors.SigmaError, match="no sigma: pass one"):
         predictor.certify(UINT8)
-    with pytest.raises(errors.SigmaError, match=r"at most 16 in units of pixels in \[0,1\], found 64"):
+    with pytest.raises(errors.SigmaError, match=r"to 16 for sigma \(pixels are in \[0,1\]\), found 64"):
         predictor.certify(UINT8, sigma=64)
     assert predictor.certify(UINT8, sigma=0.5, n=100).sigma == 0.5
 

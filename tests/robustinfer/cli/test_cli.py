@@ -86,7 +86,7 @@ WRONG = {
     "certify: half a model": ("certify cut.onnx five.png", 1, "cut.onnx is damaged, or not an ONNX model: "),
     "certify: too few samples": (
         "certify model.onnx five.png --n 3", 2, "3 samples cannot certify anything at alpha = 0.001"),
-    "certify: alpha of 2": ("certify model.onnx five.png --alpha 2", 2, "Expected an alpha between 0 and 1, found 2.0"),
+    "certify: alpha of 2": ("certify model.onnx five.png --alpha 2", 2, "from 1e-09 to 0.5 for alpha, found 2.0"),
     "certify: unknown data": ("certify model.onnx --data nowhere", 1, "nowhere"),
     "certify: a shard that is none": (
         "certify model.onnx --data digits --shard 2/2", 2, "Expected a shard i/n with i from 0 to n - 1"),
@@ -225,7 +225,7 @@ def test_ctrl_c_leaves_certificates_that_go_on(files: Path) -> None:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert out == ""
-    assert "run the same command again to go on" in err
+    assert "run the same command again to resume" in err
     _, before = read_certificates(path)
     assert 3 <= len(before) < 100
     finished = subprocess.run(command, cwd=files, capture_output=True, text=True, timeout=240)

@@ -29,14 +29,14 @@ LOOSE = settings(
 
 def test_the_document_has_the_fields_the_server_reads() -> None:
     schemas = DOCUMENT["components"]["schemas"]
-    assert set(schemas["Question"]["properties"]) == {"image", "dtype", *fields.FIELDS}
+    assert set(schemas["Request"]["properties"]) == {"image", "dtype", *fields.FIELDS}
     assert set(schemas["Form"]["properties"]) == {"image", *fields.FIELDS}
     assert set(schemas["InferRequest"]["properties"]["parameters"]["properties"]) == set(fields.FIELDS)
     query = DOCUMENT["paths"]["/models/{model}/invoke"]["post"]["parameters"]
     assert {parameter["name"] for parameter in query} == set(fields.FIELDS)
-    for name, kind in fields.FIELDS.items():
-        if isinstance(kind, tuple):
-            assert set(schemas["Question"]["properties"][name]["enum"]) == set(kind)
+    for name, field in fields.FIELDS.items():
+        if isinstance(field.kind, tuple):
+            assert set(schemas["Request"]["properties"][name]["enum"]) == set(field.kind)
 
 
 def validated(schema: str, document: Any) -> None:

@@ -39,6 +39,17 @@ def test_neighbours_do_not_hurt_each_other(predictor: Predictor, image: Array) -
         assert json.loads(answers[place].body)["counts"] == list(predictor.certify(image, n=1000 * k, seed=k).counts)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"seed": 2**64}, {"seed": -1}, {"mode": "predict", "radius": 0.1}, {"sigma": 1e-7}, {"radius": 1e-300},
+     {"tolerance": 0.1, "deadline": 1}, {"members": True}],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_cannot_be_used(predictor: Predictor, image: Array, settings: dict[str, Any]) -> None:
+    (answer,) = worker(predictor).answer([question(image, **settings)])
+    assert (int(answer.status), error(answer)) == (422, "bad_setting")
+
+
 def test_an_engine_that_fails_on_one_request_fails_that_one_only(predictor: Predictor, image: Array) -> None:
     class Moody:
         """A predictor whose engine cannot stand one seed."""
