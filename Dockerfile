@@ -39,13 +39,14 @@ ENV PATH="/opt/robust/bin:${PATH}" \
     ORT_DISABLE_TELEMETRY=1 \
     ROBUST_SERVE_HOST=0.0.0.0 \
     ROBUST_SERVE_PORT=8080 \
+    ROBUST_SERVE_HEALTH_PORT=8081 \
     ROBUST_SERVE_METRICS_HOST=0.0.0.0 \
     ROBUST_SERVE_METRICS_PORT=8082
 USER 10001
 WORKDIR /models
-EXPOSE 8080 8082
+EXPOSE 8080 8081 8082
 STOPSIGNAL SIGTERM
-# Healthy means: every model has just made a prediction.
+# Healthy means: every model makes predictions. The server says so at its health port, wherever that is.
 HEALTHCHECK --interval=30s --timeout=15s --start-period=120s --retries=3 CMD ["python3", "-m", "robust.serve.service.probes"]
 ENTRYPOINT ["robust", "serve"]
 CMD ["/models/model.onnx"]

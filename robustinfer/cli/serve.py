@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import ServeError
 from ..extras import require
 from .console import note, print_json, print_text
 
@@ -44,6 +45,21 @@ def command(
     metrics_port: Annotated[
         int | None, typer.Option(envvar="ROBUST_SERVE_METRICS_PORT", help="Port of the metrics. Default: port + 2.")
     ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(envvar="ROBUST_SERVE_HEALTH_PORT", help="Port of /live and /ready. Default: port + 1."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(envvar="ROBUST_SERVE_TOKEN_FILE", help="A file that holds the token; SIGHUP reads it again."),
+    ] = None,
+    drain_timeout: Annotated[
+        float | None,
+        typer.Option(
+            envvar="ROBUST_SERVE_DRAIN_TIMEOUT",
+            help="Maximum seconds for accepted requests after SIGTERM. Default: as long as they may take.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +87,9 @@ def command(
         "max_n": max_n,
         "metrics_host": metrics_host,
         "metrics_port": metrics_port,
+        "health_port": health_port,
+        "token_file": token_file,
+        "drain_timeout": drain_timeout,
     }
     options = ServeOptions.read(config, overrides)
     launcher = Launcher(model_arguments(models), options)
@@ -86,7 +105,12 @@ def command(
         sys.stdout.flush()  # whoever reads this through a pipe waits for it
         launcher.wait()
         note("Stopping: answering what has arrived ...")
-        launcher.drain()
+        unanswered = launcher.drain()
+    if unanswered:
+        raise ServeError(
+            f"{unanswered} accepted requests were cut off after {launcher.drain_seconds:g} s of draining; a longer "
+            "drain_timeout in the configuration lets them finish."
+        )
     note("Stopped.")
 
 
@@ -118,6 +142,7 @@ def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
             {
                 "url": url,
                 "metrics": launcher.addresses.metrics_url,
+                "health": launcher.addresses.health_url,
                 "pid": launcher.pid,
                 "models": [model.name for model in launcher.models],
                 "token": launcher.token if launcher.token_is_ours else None,
@@ -127,6 +152,7 @@ def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
     for model in launcher.models:
         print_text(f"{model.name}: {url}/predictions/{model.name}   (ready: {health_url(url, model.name)})")
     print_text(f"metrics: {launcher.addresses.metrics_url}")
+    print_text(f"health:  {launcher.addresses.health_url}/ready")
     first = launcher.models[0]
     token = launcher.token if launcher.token_is_ours else "$ROBUST_SERVE_TOKEN"
     header = (

@@ -2,10 +2,12 @@
 
 import json
 import logging
+import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["LOG4J", "quiet_worker", "record"]
+__all__ = ["LOG4J", "announce", "quiet_worker", "record"]
 
 # Lines that are JSON already (the workers' request records) pass as they are; all others are wrapped. A query string
 # could hold what a user typed by mistake, so addresses are logged without it.
@@ -48,8 +50,18 @@ def quiet_worker() -> None:
     _log.setLevel(logging.INFO)
 
 
+def announce(event: str, /, **fields: Any) -> None:
+    """Write one event of the launcher itself to stderr, in the form of all other lines."""
+    sys.stderr.write(_line(event, fields) + "\n")
+    sys.stderr.flush()
+
+
 def record(event: str, /, **fields: Any) -> None:
     """Log one event as JSON. Only give it what is safe to keep: ids, counts, times, codes."""
+    _log.info("%s", _line(event, fields))
+
+
+def _line(event: str, fields: Mapping[str, Any]) -> str:
+    """ASCII only, one line: a field can neither end the line nor look like one of TorchServe's own marks."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    # ASCII only, one line: a field can neither end the line nor look like one of TorchServe's own marks.
-    _log.info("%s", json.dumps({"time": now, "event": event, **fields}, ensure_ascii=True))
+    return json.dumps({"time": now, "event": event, **fields}, ensure_ascii=True)

@@ -1,9 +1,11 @@
-"""The private folder a launcher and its workers share: the digest of the token, and the marks of a drain.
+"""The private folder a launcher and its workers share: who may ask, the marks of a drain, and signs of life.
 
-    token.sha256    digest of the bearer token; no file, no authorisation
+    auth            "token" or "none": whether clients need a token
+    token.sha256    digest of the bearer token; where `auth` says token and this is missing, nobody is let in
     draining        no longer ready; what has arrived is still answered
     stopping        nothing is answered any more
-    busy-PID        a worker is at work
+    busy-PID        a worker is at work; the file holds the number of requests in its hands
+    alive-NAME      when a worker of the model NAME last made a prediction
 
 The launcher names the folder to its workers in the environment. An archive that runs in somebody's own TorchServe has
 no such folder: then nobody is asked for a token, and nothing drains.
@@ -12,6 +14,7 @@ no such folder: then nobody is asked for a token, and nothing drains.
 import hashlib
 import hmac
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +36,6 @@ class State:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        token = folder / "token.sha256" if folder else None
-        self._digest = token.read_text().strip() if token and token.is_file() else None
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "State":
@@ -46,17 +47,33 @@ class State:
     def create(cls, folder: Path, *, token: str | None) -> "State":
         """Make the folder, readable by its owner alone."""
         folder.mkdir(mode=0o700)
+        write_text(folder / "auth", "none" if token is None else "token")
+        state = cls(folder)
         if token is not None:
-            write_text(folder / "token.sha256", token_digest(token))
-        return cls(folder)
+            state.change_token(token)
+        return state
+
+    def change_token(self, token: str) -> None:
+        """From now on this token is asked for; workers read it anew for each request."""
+        if self._folder is not None:
+            write_text(self._folder / "token.sha256", token_digest(token))
 
     def permits(self, authorization: str | None) -> bool:
         """Whether a request with this Authorization header may pass. Takes the same time for every wrong token."""
-        if self._digest is None:
+        if self._folder is None or self._read("auth") == "none":
             return True
+        wanted = self._read("token.sha256")
         scheme, _, token = (authorization or "").partition(" ")
         given = token_digest(token.strip())
-        return hmac.compare_digest(given, self._digest) and scheme.lower() == "bearer"
+        # A folder that lost its files lets nobody in: a missing digest equals no digest.
+        return hmac.compare_digest(given, wanted) and scheme.lower() == "bearer"
+
+    def _read(self, name: str) -> str:
+        assert self._folder is not None
+        try:
+            return (self._folder / name).read_text().strip()
+        except OSError:
+            return ""
 
     def mark(self, name: str) -> None:
         """Set the mark `draining` or `stopping`."""
@@ -67,25 +84,37 @@ class State:
         """Whether a mark is set."""
         return self._folder is not None and (self._folder / name).exists()
 
+    def succeeded(self, model: str) -> None:
+        """Remember that a worker of this model has just made a prediction."""
+        if self._folder is not None and self._folder.is_dir():
+            (self._folder / f"alive-{model}").touch()
+
+    def seconds_since_success(self, model: str) -> float:
+        """How long ago a worker of this model made its last prediction; infinity if none ever did."""
+        try:
+            return max(0.0, time.time() - (self._folder or Path()).joinpath(f"alive-{model}").stat().st_mtime)
+        except OSError:
+            return float("inf")
+
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Show that this process is at work."""
-        if self._folder is None:
+    def busy(self, requests: int = 1) -> Iterator[None]:
+        """Show that this process has so many requests in its hands."""
+        if self._folder is None or not self._folder.is_dir():
             yield
             return
         mark = self._folder / f"busy-{os.getpid()}"
-        mark.touch()
+        mark.write_text(str(requests))
         try:
             yield
         finally:
             mark.unlink(missing_ok=True)
 
-    def busy_workers(self) -> list[int]:
-        """The processes at work."""
+    def busy_workers(self) -> dict[int, int]:
+        """The processes at work, each with the number of requests in its hands."""
         if self._folder is None:
-            return []
-        pids = [int(mark.name.partition("-")[2]) for mark in self._folder.glob("busy-*")]
-        return [pid for pid in pids if is_alive(pid)]
+            return {}
+        marks = {int(mark.name.partition("-")[2]): self._read(mark.name) for mark in self._folder.glob("busy-*")}
+        return {pid: int(text) if text.isdigit() else 1 for pid, text in marks.items() if is_alive(pid)}
 
 
 def is_alive(pid: int) -> bool:

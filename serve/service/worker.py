@@ -98,7 +98,7 @@ class Worker:
 
     def answer(self, batch: Sequence[Incoming]) -> list[Answer]:
         """One answer for each request; no request can spoil another's."""
-        with self._state.busy():
+        with self._state.busy(len(batch)):
             pending = [_Pending(incoming) for incoming in batch]
             asked: list[Request] = []
             for one in pending:
@@ -171,7 +171,7 @@ class Worker:
     def _learn(self, results: Sequence[Any], seconds: float) -> None:
         samples = sum(result.samples_used for result in results if isinstance(result, (Certificate, Prediction)))
         if samples:
-            self._last_success = time.monotonic()
+            self._succeeded()
         # Small batches measure the overhead, not the engine.
         if samples >= self._predictor.batch and seconds > 0:
             rate = samples / seconds
@@ -205,8 +205,12 @@ class Worker:
                 self._probe(n=_PROBE_N)
             except Exception as error:
                 raise Refusal.unavailable("not_ready", "A test prediction failed.") from error
-        document = {"ready": True, "model": dataclasses.asdict(self._predictor.model)}
-        return Answer(HTTPStatus.OK, json.dumps(document), "health")
+        # Anybody may ask for it, so it tells nothing of the model.
+        return Answer(HTTPStatus.OK, json.dumps({"ready": True}), "health")
+
+    def _succeeded(self) -> None:
+        self._last_success = time.monotonic()
+        self._state.succeeded(self._name)
 
     def _probe(self, *, n: int) -> None:
         """One real prediction on a grey image."""
@@ -220,7 +224,7 @@ class Worker:
             # Members that vote would share alpha, and n be too small for many of them.
             result = self._predictor.certify(image[0], n=n, n0=0, alpha=0.5, seed=0, members=False)
             self._learn([result], time.perf_counter() - began)
-        self._last_success = time.monotonic()
+        self._succeeded()
 
     def metadata(self) -> dict[str, Any]:
         """The card, the digest and what this server allows."""

@@ -20,6 +20,7 @@ class Addresses:
     port: int
     metrics_host: str
     metrics_port: int
+    health_port: int
     management: Path
 
     @property
@@ -31,6 +32,11 @@ class Addresses:
     def metrics_url(self) -> str:
         """The address Prometheus uses."""
         return f"http://{_reachable(self.metrics_host)}:{self.metrics_port}/metrics"
+
+    @property
+    def health_url(self) -> str:
+        """The address orchestrators use: `/live` and `/ready` below it answer at once."""
+        return f"http://{_reachable(self.metrics_host)}:{self.health_port}"
 
 
 def _reachable(host: str) -> str:

@@ -5,11 +5,13 @@ An archive names it by `robust.serve.TorchServeHandler`, which later moves must 
 
 import json
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from ..service import logs
 from ..service.limits import Limits
+from ..service.probes import WORKER
 from ..service.state import State
 from ..service.worker import Answer, Incoming, Worker
 from . import metrics
@@ -24,9 +26,11 @@ class TorchServeHandler:
 
     def initialize(self, context: Any) -> None:
         """Load the model on this worker's device, check its digest, and make one prediction."""
+        logs.quiet_worker()
         try:
             self._initialize(context)
         except Exception as error:
+            logs.record("worker failed", reason=f"{type(error).__name__}: {error}")
             # TorchServe reports a RuntimeError; any other error would only kill the worker without a word.
             raise RuntimeError(f"The model cannot be served: {error}") from error
 
@@ -49,7 +53,6 @@ class TorchServeHandler:
         limits = Limits.from_json(own.get("limits", {}))
         self._worker = Worker(predictor, name=self._name, limits=limits, state=State.of_environment())
         self._worker.warm_up()
-        logs.quiet_worker()
         logs.record("worker ready", model=self._name, digest=predictor.digest, device=predictor.device)
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[str]:
@@ -61,11 +64,16 @@ class TorchServeHandler:
         for place, answer in enumerate(answers):
             context.set_response_status(int(answer.status), answer.status.phrase, place)
             context.set_response_content_type(place, "application/json")
-            for name, value in {**answer.headers, "X-Model-Digest": self._model.digest}.items():
+            for name, value in {**answer.headers, **self._headers(answer)}.items():
                 context.set_response_header(place, name, value)
             self._count(answer, seconds, context)
             self._log(answer, seconds, batch[place])
         return [answer.body for answer in answers]
+
+    def _headers(self, answer: Answer) -> dict[str, str]:
+        """The digest of the model, for those who may know it: strangers and health checks may not."""
+        stranger = answer.status == HTTPStatus.UNAUTHORIZED or answer.mode == "health"
+        return {WORKER: "yes"} if stranger else {WORKER: "yes", "X-Model-Digest": self._model.digest}
 
     def _incoming(self, fields: dict[str, Any], context: Any, place: int) -> Incoming:
         headers = context.get_all_request_header(place)

@@ -1,6 +1,7 @@
 """Starting, watching, draining and stopping a TorchServe that serves model files."""
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import secrets
@@ -15,24 +16,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from robustinfer.errors import MissingExtraError, ServeError
+from robustinfer.errors import MissingExtraError, ServeError, SettingError
 from robustinfer.files import write_text
 
 from ..service import logs, probes
-from ..service.state import ENVIRONMENT, State, is_alive
-from . import listeners, metrics
+from ..service.state import ENVIRONMENT, State
+from . import listeners, management, metrics
 from .archive import pack
 from .configuration import Addresses, model_config, properties, render
 from .devices import allot
+from .environment import inherited
 from .java import find_java, version_of, vm_arguments
 from .options import ServedModel, ServeOptions
 from .process import OwnedProcess
+from .watch import HealthPort, Watch
 
 __all__ = ["Launcher"]
 
 TOKEN_ENVIRONMENT = "ROBUST_SERVE_TOKEN"
 _LONGEST_FOLDER = 80  # a Unix socket's path has at most 107 bytes on Linux, 103 on macOS
 _PREFIX = "robust-serve-"
+_LOCK = "lock"
 _GRPC_PORTS = 2
 _FAREWELL = 1.0  # seconds for TorchServe to end by itself: after a drain it has nothing left to do but to wait
 _SETTLE = 0.3  # seconds between a worker's last answer and the last byte to the client
@@ -58,8 +62,12 @@ class Launcher:
         self.token, self.token_is_ours = _token(options)
         self._java_version = version_of(self.java)
         self._folder: Path | None = None
+        self._lock: int | None = None
         self._process: OwnedProcess | None = None
+        self._watch: Watch | None = None
+        self._health: HealthPort | None = None
         self._wanted_end = threading.Event()
+        self._wanted_reload = threading.Event()
         self.grpc_closed = False
         self.addresses = self._choose_addresses(Path("management.sock"))
 
@@ -102,44 +110,87 @@ class Launcher:
                     )
                 time.sleep(0.05)
         self.grpc_closed = self._close_grpc()
+        names = [model.name for model in self.models]
+        watch = Watch(self._state, self.addresses.url, names, patience=self.options.watch_timeout)
+        watch.look()
+        watch.start()
+        self._watch = watch
 
     def wait(self) -> None:
-        """Return when the end is asked for; raise `ServeError` if the server dies by itself."""
+        """Return when the end is asked for; raise `ServeError` if the server dies by itself, or half of it does."""
         while not self._wanted_end.wait(0.2):
             self._check_alive()
+            if self._watch is not None and self._watch.failure is not None:
+                raise ServeError(self._watch.failure)
+            if self._wanted_reload.is_set():
+                self._wanted_reload.clear()
+                self._reload_token()
 
-    def drain(self) -> None:
+    def drain(self) -> int:
         """Answer what has arrived, refuse what comes, and return when no worker is busy (or after `drain_timeout`).
+
+        Returns the number of accepted requests that were not answered in that time.
 
         TorchServe cannot stop listening, so the workers do the refusing. Its queues are first in, first out: once a
         probe that was sent after the mark `draining` is answered, all that came before it is in a worker's hands.
         """
-        deadline = time.monotonic() + self.options.drain_timeout
+        deadline = time.monotonic() + self.drain_seconds
         self._state.mark("draining")
+        sent = 0  # by this method, to be told from accepted requests
         for model in self.models:
+            sent += 1
             while not probes.has_passed(self.addresses.url, model.name, timeout=max(0.1, deadline - time.monotonic())):
                 if time.monotonic() > deadline or self._process is None or self._process.exit_code() is not None:
-                    return
+                    return max(0, self._unanswered() - sent)
                 time.sleep(0.05)
+                sent += 1
         self._state.mark("stopping")
         while self._state.busy_workers() and time.monotonic() < deadline:
             time.sleep(0.02)
+        unanswered = self._unanswered()
         time.sleep(_SETTLE)
+        return unanswered
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long a drain may take: by default as long as the accepted work may take at the most."""
+        if self.options.drain_timeout is not None:
+            return self.options.drain_timeout
+        waiting = self.options.queue // self.allotment.workers + self.options.batch_size
+        return max(30.0, waiting * max(self.limits.max_seconds, self.limits.max_deadline))
+
+    def _unanswered(self) -> int:
+        """Requests in the hands of workers, and those that wait for one."""
+        waiting = sum(management.pending_requests(self.addresses.management, model.name) for model in self.models)
+        return sum(self._state.busy_workers().values()) + waiting
 
     def close(self) -> None:
         """End all processes of the server and remove its files."""
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+        if self._health is not None:
+            self._health.close()
+            self._health = None
         if self._process is not None:
             self._process.stop(patience=_FAREWELL)
             self._process = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """While inside: SIGTERM, SIGINT and SIGHUP ask for the end, instead of killing this process."""
-        wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        before = {number: signal.signal(number, lambda *_: self.end()) for number in wanted}
+        """While inside: SIGTERM and SIGINT ask for the end, instead of killing this process.
+
+        SIGHUP reads the token file again; without one it means that the terminal is gone, and asks for the end as well.
+        """
+        again = self._wanted_reload.set if self.options.token_file is not None else self.end
+        wanted = {signal.SIGTERM: self.end, signal.SIGINT: self.end, signal.SIGHUP: again}
+        before = {number: signal.signal(number, lambda *_, act=act: act()) for number, act in wanted.items()}
         try:
             yield
         finally:
@@ -150,14 +201,17 @@ class Launcher:
         _sweep(Path(tempfile.gettempdir()))
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")).resolve()
         self._folder = folder
-        if len(str(folder).encode()) > _LONGEST_FOLDER:
-            raise ServeError(
-                f"The temporary folder {folder} has too long a name for sockets: set TMPDIR to a shorter one."
-            )
+        _check_folder(folder)
+        self._lock = _hold(folder)
         self.addresses = self._choose_addresses(folder / "management.sock")
         _require_free(self.addresses.host, self.addresses.port)
         _require_free(self.addresses.metrics_host, self.addresses.metrics_port)
         self._state = State.create(folder / "state", token=self.token)
+        _require_free(self.addresses.metrics_host, self.addresses.health_port)
+        write_text(folder / probes.HEALTH_FILE, self.addresses.health_url)
+        self._health = HealthPort(
+            self.addresses.metrics_host, self.addresses.health_port, live=self._is_live, ready=self._is_ready
+        )
         store = folder / "store"
         for model in self.models:
             config = model_config(model, self.options, self.limits, self.allotment)
@@ -165,11 +219,8 @@ class Launcher:
         write_text(folder / "config.properties", self.properties_text(folder))
         write_text(folder / "metrics.yaml", metrics.config_text())
         write_text(folder / "log4j2.xml", logs.LOG4J)
-        environment = self.allotment.environment(os.environ) | {
-            ENVIRONMENT: str(folder / "state"),
-            "TMPDIR": str(folder),
-        }
-        environment.pop(TOKEN_ENVIRONMENT, None)
+        own = {ENVIRONMENT: str(folder / "state"), "TMPDIR": str(folder)}
+        environment = self.allotment.environment(inherited(os.environ, also=self.options.environment)) | own
         self._process = OwnedProcess(self._command(folder), environment=environment, folder=folder)
 
     def properties_text(self, folder: Path) -> str:
@@ -212,7 +263,32 @@ class Launcher:
         beside = port + 2 if self.options.port else 0
         metrics_port = self.options.metrics_port if self.options.metrics_port is not None else beside
         metrics_port = metrics_port or _require_free(self.options.metrics_host, 0)
-        return Addresses(self.options.host, port, self.options.metrics_host, metrics_port, management)
+        beside = port + 1 if self.options.port else 0
+        health_port = self.options.health_port if self.options.health_port is not None else beside
+        health_port = health_port or _require_free(self.options.metrics_host, 0)
+        if len({port, metrics_port, health_port}) < 3:
+            raise SettingError(
+                f"port, metrics_port and health_port are three ports; found {port}, {metrics_port} and {health_port}."
+            )
+        return Addresses(self.options.host, port, self.options.metrics_host, metrics_port, health_port, management)
+
+    def _is_live(self) -> bool:
+        return self._process is None or (
+            self._process.exit_code() is None and (self._watch is None or self._watch.failure is None)
+        )
+
+    def _is_ready(self) -> bool:
+        return self._watch is not None and self._watch.ready
+
+    def _reload_token(self) -> None:
+        try:
+            self.token, _ = _token(self.options)
+        except ServeError as error:
+            logs.announce("token not changed", reason=str(error))
+            return
+        if self.token is not None:
+            self._state.change_token(self.token)
+        logs.announce("token read again")
 
     def _close_grpc(self) -> bool:
         """Close TorchServe's gRPC ports, which it opens after the others; False where that is not possible."""
@@ -231,10 +307,40 @@ class Launcher:
 def _sweep(parent: Path) -> None:
     """Remove the folders of servers that were killed with no chance to do so: each holds a copy of its models."""
     for folder in parent.glob(f"{_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        # In a container every server has the same process id, so a folder with ours is that of a former one.
-        if owner.isdigit() and (int(owner) == os.getpid() or not is_alive(int(owner))):
+        lock = folder / _LOCK
+        try:
+            descriptor = os.open(lock, os.O_RDWR)
+        except OSError:  # being made at this moment, or somebody else's
+            continue
+        try:
+            # A process id says nothing where containers share a temporary folder; a lock ends with its process.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
             shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _hold(folder: Path) -> int:
+    """Lock the folder for as long as this process lives, so that no other server sweeps it away."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a temporary folder in which TorchServe would fail with a message that does not say so."""
+    if len(str(folder).encode()) > _LONGEST_FOLDER:
+        raise ServeError(f"The temporary folder {folder} has too long a name for sockets: set TMPDIR to a shorter one.")
+    if not str(folder).isascii():
+        raise ServeError(f"TorchServe cannot work in {folder}, whose name is not ASCII: set TMPDIR to another one.")
+    if hasattr(os, "ST_NOEXEC") and os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise ServeError(
+            f"TorchServe loads a native library from its temporary folder, and {folder} is on a file system mounted "
+            "noexec: set TMPDIR to another one, or mount it with exec."
+        )
 
 
 def torchserve_home() -> Path:

@@ -1,13 +1,15 @@
 """The settings of a server: defaults, then a file, then the environment and the command line."""
 
 import dataclasses
+import math
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from robustinfer.card import Card
 from robustinfer.errors import SettingError
@@ -42,13 +44,15 @@ class ServeOptions:
     `workers` are processes a model, by default one a GPU, or one with all cores on a CPU: one worker shares its engine
     batches over all requests, which is faster than several workers with a part of the cores each. `batch_delay_ms` is
     what a lone request waits for company: TorchServe waits it out in full, so it is short. `queue` requests may wait,
-    for each model; the next one gets 503 at once.
+    for each model; the next one gets 503 at once. `environment` names variables that the server inherits besides the
+    usual ones. `watch_timeout` is how long a model may make no prediction, idle, before the server gives up and ends.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
+    health_port: int | None = None
     auth: Auth = "token"
     token_file: Path | None = None
     device: str = "auto"
@@ -63,20 +67,28 @@ class ServeOptions:
     max_body: int | None = None
     max_pixels: int = 25_000_000
     startup_timeout: float = 180.0
-    drain_timeout: float = 30.0
+    drain_timeout: float | None = None
+    watch_timeout: float = 60.0
     heap_megabytes: int = 1024
+    environment: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.auth not in get_args(Auth):
             raise SettingError(f"auth is token or none; found {self.auth!r}.")
-        for name in ("port", "metrics_port"):
+        for name in ("port", "metrics_port", "health_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65_535:
                 raise SettingError(f"{name} lies between 0 (any free port) and 65535; found {value}.")
         for name in _POSITIVE:
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise SettingError(f"{name} is a positive number; found {value}.")
+            largest = _LARGEST.get(name, math.inf)
+            if value is not None and not (0 < value <= largest and math.isfinite(value)):
+                bound = f" of at most {largest:g}" if math.isfinite(largest) else ""
+                raise SettingError(f"{name} is a positive number{bound}; found {value}.")
+        if self.heap_megabytes < _SMALLEST_HEAP:
+            raise SettingError(f"heap_megabytes is at least {_SMALLEST_HEAP}; found {self.heap_megabytes}.")
+        for name in ("host", "metrics_host"):
+            _check_host(name, getattr(self, name))
         if self.batch_delay_ms < 1:
             # With no delay at all TorchServe 0.12 never puts more than two requests into a batch.
             raise SettingError(f"batch_delay_ms is at least 1; found {self.batch_delay_ms}.")
@@ -111,8 +123,34 @@ _POSITIVE = (
     "max_pixels",
     "startup_timeout",
     "drain_timeout",
+    "watch_timeout",
     "heap_megabytes",
 )
+_LARGEST = {  # beyond these a number is a mistake, and would end in a message of Java's
+    "workers": 256,
+    "threads": 1024,
+    "batch_size": 4096,
+    "batch_delay_ms": 60_000,
+    "queue": 100_000,
+    "max_n": 10**9,
+    "max_deadline": 86_400,
+    "max_seconds": 86_400,
+    "max_body": 2**31 - 1,
+    "max_pixels": 10**9,
+    "startup_timeout": 86_400,
+    "drain_timeout": 7 * 86_400,
+    "watch_timeout": 86_400,
+    "heap_megabytes": 1 << 20,
+}
+_SMALLEST_HEAP = 128  # megabytes; with less TorchServe dies while it starts
+
+
+def _check_host(name: str, host: str) -> None:
+    """An address of this machine, or a name: what a socket could be bound to."""
+    try:
+        socket.getaddrinfo(host, 0, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise SettingError(f"{name} is an address of this machine; found {host!r}.") from error
 
 
 def _body_size(card: Card) -> int:
@@ -139,6 +177,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+            raise SettingError(f"The configuration {path} says {name} = {value!r}; expected a list of texts.")
+        return tuple(value)
     accepted = [kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type)] or [str]
     if Path in accepted and isinstance(value, str):
         return path.parent / value

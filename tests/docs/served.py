@@ -25,6 +25,7 @@ class Served:
     printed: str
     url: str
     metrics: str
+    health: str
     token: str
 
     def here(self, text: str) -> str:
@@ -34,6 +35,7 @@ class Served:
     def there(self) -> str:
         """What was printed, as a page shows it: with the default ports and without the token."""
         text = self.printed.replace(self.metrics, "http://127.0.0.1:8082/metrics")
+        text = text.replace(self.health, "http://127.0.0.1:8081/ready")
         return text.replace(self.url, "http://127.0.0.1:8080").replace(self.token, "...").rstrip()
 
     def http(self) -> httpx.Client:
@@ -80,8 +82,8 @@ def _read(process: subprocess.Popen[str], log: Path) -> Served:
         assert line, f"robust serve did not start:\n{log.read_text()[-4000:]}"
         lines.append(line)
     printed = "".join(lines)
-    url, metrics, token = (
+    url, metrics, health, token = (
         re.findall(pattern, printed)[0]
-        for pattern in (r"(http://\S+)/predictions", r"metrics: (\S+)", r"Bearer ([\w-]+)")
+        for pattern in (r"(http://\S+)/predictions", r"metrics: (\S+)", r"health:  (\S+)", r"Bearer ([\w-]+)")
     )
-    return Served(printed, url, metrics, token)
+    return Served(printed, url, metrics, health, token)

@@ -31,6 +31,7 @@ class Server:
     process: subprocess.Popen[bytes]
     url: str
     metrics: str
+    health: str
     pid: int
     log: Path
     token: str | None
@@ -94,7 +95,7 @@ def serving(
         )
     try:
         printed = json.loads(_first_line(process, log, seconds=120))
-        yield Server(process, printed["url"], printed["metrics"], printed["pid"], log, token)
+        yield Server(process, printed["url"], printed["metrics"], printed["health"], printed["pid"], log, token)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

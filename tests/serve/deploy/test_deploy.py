@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import yaml
 from robust.serve import ServeOptions
-from robust.serve.service.probes import health_url
 from robust.serve.torchserve import devices
 
-from ..conftest import Server, serving
+from ..conftest import serving
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "serve" / "deploy"
@@ -70,22 +69,19 @@ def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: P
     environment = environment_of_the_image() | {"TMPDIR": str(folder)}
     assert environment["ROBUST_SERVE_HOST"] == "0.0.0.0"
 
-    def health(port: str) -> int:
-        own = {**os.environ, **environment, "ROBUST_SERVE_PORT": port}
+    def health() -> int:
+        own = {**os.environ, **environment}
         return subprocess.run([sys.executable, *check[1:]], env=own, capture_output=True, timeout=60).returncode
 
     try:
-        assert health("1") == 1
-        ports = {"ROBUST_SERVE_METRICS_PORT": "0", "ROBUST_SERVE_METRICS_HOST": "127.0.0.1"}
-        with serving(tmp_path, f"model={tiny}", "--host", "127.0.0.1", environment=environment | ports) as server:
-            assert health(str(port_of(server))) == 0
+        assert health() == 1
+        ports = {f"ROBUST_SERVE_{kind}_PORT": "0" for kind in ("METRICS", "HEALTH")}
+        own = environment | ports | {"ROBUST_SERVE_METRICS_HOST": "127.0.0.1"}
+        with serving(tmp_path, f"model={tiny}", "--host", "127.0.0.1", environment=own):
+            assert health() == 0
         assert list(folder.iterdir()) == []
     finally:
         shutil.rmtree(folder)
-
-
-def port_of(server: Server) -> int:
-    return int(server.url.rpartition(":")[2])
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
@@ -102,25 +98,36 @@ def container() -> dict[str, Any]:
 
 
 def test_probes_ask_the_addresses_the_server_has() -> None:
-    expected = health_url("", "model")
-    for probe in ("startupProbe", "readinessProbe"):
-        assert container()[probe]["httpGet"] == {"path": expected, "port": "http"}
-    assert container()["livenessProbe"]["httpGet"]["path"] == "/ping"
+    asked = {probe: container()[probe]["httpGet"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert {name: (get["path"], get["port"]) for name, get in asked.items()} == {
+        "startupProbe": ("/ready", "health"),
+        "readinessProbe": ("/ready", "health"),
+        "livenessProbe": ("/live", "health"),
+    }
     ports = {port["name"]: str(port["containerPort"]) for port in container()["ports"]}
     image = environment_of_the_image()
-    assert ports == {"http": image["ROBUST_SERVE_PORT"], "metrics": image["ROBUST_SERVE_METRICS_PORT"]}
+    assert ports == {
+        "http": image["ROBUST_SERVE_PORT"],
+        "health": image["ROBUST_SERVE_HEALTH_PORT"],
+        "metrics": image["ROBUST_SERVE_METRICS_PORT"],
+    }
 
 
 def test_a_pod_has_time_to_drain() -> None:
     document = yaml.safe_load((DEPLOY / "kubernetes" / "deployment.yaml").read_text())
-    assert document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > ServeOptions().drain_timeout + 20
+    drain = {entry["name"]: entry["value"] for entry in container()["env"]}["ROBUST_SERVE_DRAIN_TIMEOUT"]
+    assert document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > float(drain) + 20
+    seconds = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())["services"]["serve"]["stop_grace_period"]
+    timeout = ServeOptions.read(DEPLOY / "serve.toml", {}).drain_timeout
+    assert timeout is not None
+    assert float(seconds.rstrip("s")) > timeout + 20
     listed = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())["resources"]
     assert sorted(listed) == [path.name for path in MANIFESTS]
 
 
 def test_the_example_configuration_is_the_default_one() -> None:
     options = ServeOptions.read(DEPLOY / "serve.toml", {"token_file": Path("x")})
-    assert options == ServeOptions(token_file=Path("x"))
+    assert options == ServeOptions(token_file=Path("x"), drain_timeout=options.drain_timeout)
 
 
 def test_compose_mounts_what_the_configuration_names() -> None:
@@ -130,6 +137,33 @@ def test_compose_mounts_what_the_configuration_names() -> None:
     assert ServeOptions.read(DEPLOY / "serve.toml", {}).token_file == Path("/run/secrets") / serve["secrets"][0]
     assert (DEPLOY / serve["build"]["context"] / "Dockerfile").resolve() == ROOT / "Dockerfile"
     assert serve["read_only"] is True
+    # TorchServe loads a native library from there; Docker mounts a tmpfs noexec unless told otherwise.
+    assert serve["tmpfs"][0].startswith("/tmp:")
+    assert "exec" in serve["tmpfs"][0].split(":")[1].split(",")
+    # Paths are relative to the compose file: the folders its comment makes in the root of the repository.
+    for path in (serve["volumes"][0].split(":")[0], document["secrets"]["token"]["file"]):
+        assert ROOT in (DEPLOY / path).resolve().parents
+        assert DEPLOY not in (DEPLOY / path).resolve().parents
+
+
+def test_no_secret_reaches_the_builder() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {"**/secrets", "**/*.pem", "**/*.key", "**/.env*"} <= set(ignored)
+
+
+def test_the_gpu_overlay_changes_what_the_deployment_has() -> None:
+    folder = DEPLOY / "kubernetes" / "gpu"
+    document = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert (folder / document["resources"][0] / "kustomization.yaml").is_file()
+    (patch,) = document["patches"]
+    target = yaml.safe_load((DEPLOY / "kubernetes" / "deployment.yaml").read_text())
+    assert (patch["target"]["kind"], patch["target"]["name"]) == (target["kind"], target["metadata"]["name"])
+    for step in yaml.safe_load(patch["patch"]):
+        where: Any = target
+        *way, last = [part.replace("~1", "/") for part in step["path"].strip("/").split("/")]
+        for part in way:
+            where = where[int(part)] if isinstance(where, list) else where[part]
+        assert (step["op"] == "replace") == (last in where)
 
 
 def test_cores_follow_the_limit_of_the_container(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_drain_then_stop(predictor: Predictor, image: Array, tmp_path: Path) -> 
     state.mark("stopping")
     (late,) = draining.answer([question(image, n=500)])
     assert (int(late.status), error(late)) == (503, "stopping")
-    assert state.busy_workers() == []
+    assert state.busy_workers() == {}
     with state.busy():
         assert len(state.busy_workers()) == 1
 

@@ -67,7 +67,7 @@ def test_the_configuration_is_closed(served: ServedModel) -> None:
         options,
         options.limits([served]),
         Allotment(0, 1, 2),
-        addresses=Addresses("127.0.0.1", 8080, "127.0.0.1", 8082, Path("/private/management.sock")),
+        addresses=Addresses("127.0.0.1", 8080, "127.0.0.1", 8082, 8081, Path("/private/management.sock")),
         store=Path("/private/store"),
         metrics_config=Path("/private/metrics.yaml"),
     )
@@ -88,7 +88,7 @@ def test_the_configuration_is_closed(served: ServedModel) -> None:
 def test_every_key_is_one_of_torchserve(served: ServedModel) -> None:
     """A key that TorchServe does not know is ignored without a word, so each must be in its front end."""
     options = ServeOptions()
-    addresses = Addresses("127.0.0.1", 1, "127.0.0.1", 2, Path("m"))
+    addresses = Addresses("127.0.0.1", 1, "127.0.0.1", 2, 3, Path("m"))
     arguments = ([served], options, options.limits([served]), Allotment(0, 1, 1))
     keys = properties(*arguments, addresses=addresses, store=Path("s"), metrics_config=Path("m"))
     jar = launcher.torchserve_home() / "ts" / "frontend" / "model-server.jar"
@@ -139,6 +139,12 @@ def test_options_come_from_the_file_and_the_command_line(tmp_path: Path) -> None
         ("queue = 0", "positive"),
         ("batch_delay_ms = 0", "at least 1"),
         ("port = ", "no TOML"),
+        ("max_seconds = nan", "positive"),
+        ("max_deadline = inf", "positive"),
+        ("heap_megabytes = 1", "at least 128"),
+        ("workers = 900", "at most 256"),
+        ('host = "no such host"', "address of this machine"),
+        ('environment = "PATH"', "list of texts"),
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, text: str, sentence: str) -> None:
@@ -262,11 +268,14 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: ServedM
 
 
 def test_folders_of_killed_servers_are_swept(tmp_path: Path) -> None:
-    gone, ours, theirs, other = (
-        tmp_path / name
-        for name in ("robust-serve-999999999-a", f"robust-serve-{os.getpid()}-b", "robust-serve-1-c", "something-else")
+    gone, theirs, young, other = (
+        tmp_path / name for name in ("robust-serve-1-a", "robust-serve-1-b", "robust-serve-1-c", "something-else")
     )
-    for folder in (gone, ours, theirs, other):
+    for folder in (gone, theirs, young, other):
         (folder / "store").mkdir(parents=True)
+    # The process ids say nothing: in a container every server has the same one. Locks do.
+    (gone / "lock").touch()
+    held = launcher._hold(theirs)
     launcher._sweep(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([theirs, other])
+    os.close(held)
+    assert sorted(tmp_path.iterdir()) == sorted([theirs, young, other])

@@ -1,0 +1,188 @@
+"""What an unlucky or hostile day brings to a real server: lost files, a foreign environment, lost workers."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy.typing as npt
+import pytest
+from robust.serve.service.state import State
+from robust.serve.torchserve.environment import inherited
+from robust.serve.torchserve.watch import HealthPort, Watch
+
+from ..conftest import TOKEN, Server, eventually, serving
+
+Array = npt.NDArray[Any]
+
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries) if name}
+
+
+def folder_of(server: Server) -> Path:
+    """The launcher's private folder."""
+    return Path(environment_of(server.workers()[0])["ROBUST_SERVE_STATE"]).parent
+
+
+def kill_worker(server: Server) -> None:
+    """Kill the worker and wait for the next one to answer."""
+    (victim,) = server.workers()
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: server.workers() not in ([], [victim]), seconds=60)
+
+
+def certify(server: Server, image: Array, token: str | None, **fields: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    body = {"image": image.tolist(), "n": 500, **fields}
+    return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=60, trust_env=False)
+
+
+def test_a_foreign_environment_a_lost_token_and_a_new_one(tiny: Path, image: Array, tmp_path: Path) -> None:
+    hostile = tmp_path / "hostile.properties"
+    hostile.write_text("management_address=http://127.0.0.1:0\ndisable_token_authorization=true\n")
+    token_file = tmp_path / "token"
+    token_file.write_text(TOKEN)
+    foreign = {
+        "TS_CONFIG_FILE": str(hostile),
+        "http_proxy": "http://127.0.0.1:9",
+        "no_proxy": "",
+        "DATABASE_URL": "postgres://user:word@host/base",
+        "DB_PASSWORD": "a word",
+    }
+    with serving(tmp_path, str(tiny), "--token-file", str(token_file), environment=foreign) as server:
+        for pid in server.group():
+            assert not set(environment_of(pid)) & {*foreign, "ROBUST_SERVE_TOKEN"}
+        listening = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
+        assert str(hostile) not in listening
+        # A stranger learns nothing of the model, and a client that has the token everything.
+        stranger, friend = certify(server, image, None), certify(server, image, TOKEN)
+        assert (stranger.status_code, friend.status_code) == (401, 200)
+        assert "X-Model-Digest" not in stranger.headers
+        assert friend.headers["X-Model-Digest"] == friend.json()["model"]["digest"]
+        health = httpx.get(f"{server.url}/models/tiny/invoke?mode=health", timeout=30, trust_env=False)
+        assert (health.status_code, health.json()) == (200, {"ready": True})
+        assert "X-Model-Digest" not in health.headers
+
+        # A new token is read on SIGHUP, without a restart.
+        other = "another-token-for-tests-0123456789"
+        token_file.write_text(other)
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: certify(server, image, other).status_code == 200, seconds=20)
+        assert certify(server, image, TOKEN).status_code == 401
+
+        # Without its files the server lets nobody in, not even after a worker's restart.
+        (folder_of(server) / "state" / "token.sha256").unlink()
+        kill_worker(server)
+        assert certify(server, image, None).status_code == 401
+        assert certify(server, image, other).status_code == 401
+
+
+def test_a_server_whose_workers_cannot_come_back_ends_with_a_reason(tiny: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("watch_timeout = 3.0\n")
+    with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
+        assert httpx.get(f"{server.health}/ready", timeout=5).status_code == 200
+        unpacked = [path.parent for path in folder_of(server).rglob("model.onnx") if path.parent.name != "store"]
+        assert unpacked
+        for folder in unpacked:
+            shutil.rmtree(folder.resolve())
+        os.kill(server.workers()[0], signal.SIGKILL)
+        assert server.process.wait(60) == 1
+        assert server.group() == []
+        assert "has made no prediction" in server.log.read_text()
+
+
+def test_a_drain_that_is_cut_short_says_so(tiny: Path, image: Array, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("batch_size = 1\nmax_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = 0.5\n")
+    with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
+        folder = folder_of(server)
+        ready: list[tuple[int, float]] = []
+
+        def ask() -> None:
+            with contextlib.suppress(httpx.HTTPError):  # cut off, as it should be
+                certify(server, image, None, n=20_000_000)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: any(folder.glob("state/busy-*")), seconds=20)
+        # The queue is full of certificates, and readiness is told at once all the same.
+        for _ in range(20):
+            began = time.monotonic()
+            status = httpx.get(f"{server.health}/ready", timeout=5).status_code
+            ready.append((status, time.monotonic() - began))
+        assert {status for status, _ in ready} == {200}
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 1
+        assert "3 accepted requests were cut off" in server.log.read_text()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_what_a_server_inherits() -> None:
+    needed = ("PATH", "OMP_NUM_THREADS", "LC_ALL", "ORT_DISABLE_TELEMETRY", "CUDA_VISIBLE_DEVICES")
+    others = ("TS_CONFIG_FILE", "DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "TORCH_HUB_TOKEN", "http_proxy")
+    own, foreign = dict.fromkeys(needed, "x"), dict.fromkeys(others, "x")
+    assert inherited(own | foreign) == own
+    assert inherited(own | foreign, also=["DATABASE_URL"]) == own | {"DATABASE_URL": "x"}
+
+
+@pytest.mark.parametrize("lost", ["token.sha256", "auth", "everything"])
+def test_missing_means_refuse(tmp_path: Path, lost: str) -> None:
+    state = State.create(tmp_path / "state", token=TOKEN)
+    assert state.permits(f"Bearer {TOKEN}")
+    shutil.rmtree(tmp_path / "state") if lost == "everything" else (tmp_path / "state" / lost).unlink()
+    for again in (state, State(tmp_path / "state")):
+        assert not again.permits(None)
+        assert not again.permits("Bearer ")
+        assert again.permits(f"Bearer {TOKEN}") == (lost == "auth")
+    open_to_all = State.create(tmp_path / "open", token=None)
+    assert open_to_all.permits(None)
+
+
+def test_the_watch_gives_up_only_on_a_server_that_does_nothing(tmp_path: Path) -> None:
+    state = State.create(tmp_path / "state", token=None)
+    with socket.socket() as unanswering:
+        unanswering.bind(("127.0.0.1", 0))  # bound, and not listening: connections are refused
+        url = f"http://127.0.0.1:{unanswering.getsockname()[1]}"
+        watch = Watch(state, url, ["tiny"], patience=1e-9)  # any silence is too long
+        state.succeeded("tiny")
+        watch.look()
+        assert watch.ready
+        assert watch.failure is None
+        os.utime(tmp_path / "state" / "alive-tiny", (1, 1))
+        with state.busy(3):  # a long certificate
+            watch.look()
+            assert watch.ready
+            assert watch.failure is None
+        watch.look()
+        assert not watch.ready
+        assert watch.failure is not None
+        assert "'tiny'" in watch.failure
+
+
+def test_the_health_port_says_what_it_is_told() -> None:
+    told = {"live": True, "ready": False}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    health = HealthPort("127.0.0.1", port, live=lambda: told["live"], ready=lambda: told["ready"])
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5, trust_env=False) as http:
+            assert [http.get(path).status_code for path in ("/live", "/ready", "/model")] == [200, 503, 404]
+            told["ready"] = True
+            assert http.get("/ready?x=1").json() == {"ok": True}
+            assert http.post("/ready").status_code == 501
+    finally:
+        health.close()
