@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from robustinfer.errors import DeviceError, SettingError
+from robustinfer.errors import DeviceError, SettingError, TrainingError
 
 __all__ = ["Processes", "choose_device", "join_processes"]
 
@@ -56,6 +56,13 @@ class Processes:
             distributed.broadcast(values, src=0)
         return values
 
+    def decide(self, yes: bool) -> bool:
+        """The first process's answer, in every process: what depends on a clock must be decided by one of them.
+
+        The answer travels between the processors, so that a GPU need not finish its queue for it.
+        """
+        return bool(self.agree(torch.tensor(yes))) if self.world > 1 else yes
+
     def wait(self) -> None:
         """Until all processes are here."""
         if self.world > 1:
@@ -86,9 +93,22 @@ def join_processes(device: str = "auto") -> Iterator[Processes]:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(chosen)
     # An epoch's measurements may take long on one process while the others wait for it.
-    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=timedelta(hours=2))
     try:
         yield Processes(chosen, distributed.get_rank(), distributed.get_world_size())
+    except (RuntimeError, distributed.DistError) as error:
+        if not _lost(error):
+            raise
+        raise TrainingError(
+            "Another process of this training ended or cannot be reached any more. Look for its message above, start "
+            "all processes again, and continue with --resume; finished stages and the last checkpoint are kept."
+        ) from error
     finally:
         distributed.destroy_process_group()
+
+
+def _lost(error: Exception) -> bool:
+    """Whether a collective failed because another process is gone: torch says so in words only."""
+    words = str(error).lower()
+    return isinstance(error, distributed.DistError) or "connection closed by peer" in words or "gloo" in words

@@ -113,7 +113,8 @@ class StageTrainer:
                 self.seconds = time.monotonic() - begun
                 if self.step % _LOG_STEPS == 0:
                     self._log()
-                if time.monotonic() - saved >= self.recipe.checkpoint_seconds:
+                # Saving is a collective, and clocks differ: the first process decides for all.
+                if self.processes.decide(time.monotonic() - saved >= self.recipe.checkpoint_seconds):
                     self.save()
                     saved = time.monotonic()
             self._end_epoch()

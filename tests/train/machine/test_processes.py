@@ -1,9 +1,11 @@
-"""Two processes that share the batches reach what one process reaches alone."""
+"""Two processes that share the batches reach what one process reaches alone, and end when one of them does."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,109 @@ from robust.train.machine.processes import Processes
 
 from robustinfer.errors import DeviceError, SettingError
 
+# Trains as `robust train` does, with a clock that runs at CLOCK times its speed, and counts the checkpoints it entered.
+RANK = """
+import os, sys, time
+from robust.train import Recipe, train
+from robust.train.stage.trainer import StageTrainer
+
+clock, speed = time.monotonic, float(os.environ["CLOCK"])
+time.monotonic = lambda: speed * clock()
+save, saved = StageTrainer.save, []
+StageTrainer.save = lambda self: (saved.append(1), save(self))[1]
+train(Recipe.load(sys.argv[1]), sys.argv[2], device="cpu")
+print(len(saved))
+"""
+
+
+class Pair:
+    """Two processes with what torchrun sets, without its launcher: it is slow to start and hides their errors.
+
+    As there, the store is the parent's, on a port that the system gives, so that nobody else can take it in between.
+    """
+
+    def __init__(self, *command: str, clocks: tuple[float, float] = (1.0, 1.0)) -> None:
+        self.store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port)}
+        place |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, *command],
+                env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "CLOCK": str(clocks[rank])},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+
+    @property
+    def codes(self) -> list[int | None]:
+        """The exit codes; None while a process runs."""
+        return [process.poll() for process in self.processes]
+
+    def finish(self, seconds: float) -> list[tuple[str, str]]:
+        """What both printed; if they are still there after so many seconds, they are ended, and the test fails."""
+        try:
+            return [process.communicate(timeout=seconds) for process in self.processes]
+        except subprocess.TimeoutExpired:
+            for process in self.processes:
+                process.kill()
+            printed = [process.communicate() for process in self.processes]
+            pytest.fail(f"Still running after {seconds:g} seconds: {printed}")
+
 
 def losses(run: Run) -> list[float]:
     records = map(json.loads, (run.path / "metrics.jsonl").read_text().splitlines())
     return [record["loss"] for record in records if record["kind"] == "epoch"]
+
+
+@pytest.mark.timeout(300)
+def test_the_first_process_decides_when_a_checkpoint_is_written(tiny: Recipe, tmp_path: Path) -> None:
+    """By its own clock, the second process would never write one, and the two would wait for each other for good."""
+    recipe = tiny.replace(checkpoint_seconds=1e-6, stages=1, refit=False)
+    file = tmp_path / "tiny.toml"
+    file.write_text(recipe.to_toml())
+    pair = Pair("-c", RANK, str(file), str(tmp_path / "two"), clocks=(1.0, 0.0))
+    printed = pair.finish(200)
+    assert pair.codes == [0, 0], printed
+    # Three steps and the end of the stage.
+    assert [out.split() for out, _ in printed] == [["4"], ["4"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_many_timed_checkpoints(tiny: Recipe, tmp_path: Path) -> None:
+    recipe = tiny.replace(checkpoint_seconds=0.01, epochs=30, select="last", refit=False)
+    file = tmp_path / "tiny.toml"
+    file.write_text(recipe.to_toml())
+    pair = Pair("-c", RANK, str(file), str(tmp_path / "two"), clocks=(1.0, 1.7))
+    printed = pair.finish(600)
+    assert pair.codes == [0, 0], printed
+    counts = [int(out) for out, _ in printed]
+    assert counts[0] == counts[1] > 50
+    assert losses(Run.open(tmp_path / "two")) == pytest.approx(
+        losses(train(recipe, tmp_path / "one", device="cpu")), rel=1e-2
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.representative
+@pytest.mark.timeout(600)
+def test_when_one_process_is_killed_the_other_ends_with_a_sentence(tiny: Recipe, tmp_path: Path) -> None:
+    recipe = tiny.replace(checkpoint_seconds=0, epochs=10_000, select="last")
+    file, out = tmp_path / "tiny.toml", tmp_path / "two"
+    file.write_text(recipe.to_toml())
+    pair = Pair("-m", "robustinfer", "train", str(file), "--out", str(out), "--device", "cpu")
+    while not (out / "resume.json").exists():
+        assert pair.codes == [None, None], pair.finish(10)
+        time.sleep(0.05)
+    pair.processes[1].send_signal(signal.SIGKILL)
+    printed = pair.finish(120)
+    assert pair.codes == [1, -signal.SIGKILL], printed
+    assert "Another process of this training ended" in printed[0][1]
+    assert "Traceback" not in printed[0][1]
+    assert Run.open(out).recipe == recipe  # what was written can be resumed
 
 
 @pytest.mark.slow
@@ -27,30 +128,9 @@ def test_two_gloo_processes_equal_one(tiny: Recipe, tmp_path: Path, previous: st
     recipe = tiny.replace(previous=previous, epochs=2, select="last")
     file = tmp_path / "tiny.toml"
     file.write_text(recipe.to_toml())
-    command = [
-        sys.executable,
-        "-m",
-        "robustinfer",
-        "train",
-        str(file),
-        "--out",
-        str(tmp_path / "two"),
-        "--device",
-        "cpu",
-    ]
-    # What torchrun sets, without its launcher: it is slow to start and hides the processes' errors. As there, the store
-    # is the parent's, on a port that the system gives, so that nobody else can take it in between.
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    place |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            command, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE
-        )
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=240)[1].decode() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
+    pair = Pair("-m", "robustinfer", "train", str(file), "--out", str(tmp_path / "two"), "--device", "cpu")
+    errors = pair.finish(240)
+    assert pair.codes == [0, 0], errors
     two, one = Run.open(tmp_path / "two"), train(recipe, tmp_path / "one", device="cpu")
     assert two.provenance["machine"]["processes"] == 2
     assert losses(two) == pytest.approx(losses(one), rel=1e-3)
