@@ -17,6 +17,7 @@ from .card import Card, InputSpec
 from .errors import DataError, SettingError
 from .extras import require
 from .images import PICTURE_SUFFIXES, read_image
+from .vision import vision_arrays
 
 __all__ = [
     "ImageSet",
@@ -58,11 +59,7 @@ def load_images(spec: str, card: Card, *, split: str = "test") -> ImageSet:
     elif name == "digits":
         images, labels = digits(split)
     else:
-        # MNIST and CIFAR-10 are read by torchvision, which checks the files; no other data set needs torch.
-        module = require("robust.train.data.datasets", extra="train", why=f"Reading {name}")
-        data = module.load_data(name, split=split, root=path or "data")
-        labels = data.labels.numpy()
-        return _checked(ImageSet(name, labels, lambda i: data.take(module.torch.tensor([i]))[0].numpy()), card)
+        images, labels, _ = vision_arrays(name, split, path or "data")
     return _checked(ImageSet(name, labels, lambda i: images[i]), card)
 
 

@@ -2,21 +2,27 @@
 
 import dataclasses
 import difflib
-import json
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from robustinfer.card import Threat
 from robustinfer.errors import RecipeError
 
 from .recipe_fields import choice, flag, number, parse, text, validate
-from .toml import read_toml
 
 __all__ = ["Recipe", "builtin_recipes"]
 
 _BUILTIN = Path(__file__).with_name("recipes")
+
+# Recipes outlive releases. A setting that was renamed is read under its old name as well, unless both are given; one
+# that was dropped may still stand in a file with the value that changes nothing.
+_RENAMED = {"weights": "betas"}
+_DROPPED: dict[str, Any] = {"initial_beta": 1.0, "label_smoothing": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +37,14 @@ class Recipe:
     size: int = number(0, "side of the square images of folder: and imagenet; 0 keeps the size of the files")
     validation: float = number(0.1, "part of the training set that is held out for measurements", high=0.5)
     augment: str = choice("none", ("none", "crop", "crop-flip"), "random change of each training image")
-    limit: int = number(0, "use only so many training images; 0 uses all")
+    limit: int = number(0, "use at most this many training images; 0 uses all")
 
     # The members
     architecture: str = text(
         "cnn", "cnn, cnn7, cnn7-norm, lenet, resnet12 ... resnet110, imagenet-resnet18 ... 50, or module:factory"
     )
     width: float = number(1.0, "factor on the number of channels of a built-in architecture", above=True, high=64)
-    warm_start: bool = flag(True, "start each member from the weights of the one before")
+    warm_start: bool = flag(True, "start each member from the parameters of the one before")
 
     # The threat
     norm: str = choice("linf", ("linf", "l2"), "norm of the threat")
@@ -52,16 +58,16 @@ class Recipe:
     noise_scale: float = number(
         1.0, "factor on sigma for the noise members are trained with; certificates stay at sigma", above=True, high=4
     )
-    noise_samples: int = number(2, "noise vectors an image, the m of the smoothed objectives", low=1, high=256)
+    noise_samples: int = number(2, "noise vectors per image, the m of the smoothed objectives", low=1, high=256)
     consistency: float = number(
-        0.0, "strength of consistency regularisation: the noisy copies of an image shall be answered alike", high=1000
+        0.0, "strength of consistency regularisation: noisy copies of an image shall get the same answer", high=1000
     )
 
     # The inner maximisation
     attack: str = choice(
         "pgd",
         ("pgd", "n-fgsm", "kept", "none"),
-        "how the perturbation is found while training; kept: one step an epoch, from where the last one ended",
+        "how the perturbation is found while training; kept: one step per epoch, from where the last one ended",
     )
     steps: int = number(7, "gradient steps of the attack", low=1, high=1000)
     step_scale: float = number(1.3, "length of a step, in units of delta/steps", above=True, high=100)
@@ -78,33 +84,31 @@ class Recipe:
         "Algorithm 1 of the paper; members trained apart; or voting members on reweighted examples (docs/theory.md)",
     )
     reweigh: str = choice("examples", ("examples", "pairs"), "minimax: what the distribution is over")
-    rate: str = choice("adaptive", ("adaptive", "fixed"), "minimax: weights by each member's edge, or equal ones")
+    rate: str = choice("adaptive", ("adaptive", "fixed"), "minimax: betas by each member's edge, or equal ones")
     stages: int = number(5, "number of stages, the T of the paper", low=1, high=1000)
     epochs: int = number(5, "epochs of the first stage, the N_1 of the paper", low=1)
     growth: float = number(2.0, "stage t takes growth^(t-1) times the epochs of the first", above=True, high=16)
     previous: str = choice("clean", ("clean", "adversarial", "exact"), "where the frozen ensemble is evaluated")
-    weights: str = choice("trained", ("trained", "corrective"), "train the new weight only, or all weights")
-    initial_beta: float = number(1.0, "weight of a new member when its stage starts", above=True, high=100)
-    shrinkage: float = number(1.0, "factor on the weight of a finished member", above=True, high=1)
+    betas: str = choice("trained", ("trained", "corrective"), "train the new beta only, or all betas")
+    shrinkage: float = number(1.0, "factor on the beta of a finished member", above=True, high=1)
     own_loss: float = number(0.0, "share of the new member's own robust loss in the objective", high=1)
-    refit: bool = flag(False, "refit all weights at the end of a stage, a convex problem")
+    refit: bool = flag(False, "refit all betas at the end of a stage, a convex problem")
     drop_below: float = number(0.0, "drop members whose share of the scores falls below this", high=0.5)
 
     # The optimiser
     optimizer: str = choice("sgd", ("sgd", "adam", "adamw", "muon"), "the optimiser of a stage")
     learning_rate: float = number(0.01, "learning rate a stage starts from, the eta_max of the paper", above=True)
-    beta_learning_rate: float = number(1.0, "factor on the learning rate for the weights beta", high=1000)
+    beta_learning_rate: float = number(1.0, "factor on the learning rate for the betas", high=1000)
     momentum: float = number(0.9, "momentum of sgd and muon", high=0.9999)
-    weight_decay: float = number(0.0, "weight decay of the members; the weights beta have none", high=1)
-    label_smoothing: float = number(0.0, "label smoothing of the training loss", high=0.9)
+    weight_decay: float = number(0.0, "weight decay of the members' parameters; the betas have none", high=1)
     clip: float = number(0.0, "largest norm of a gradient; 0 does not clip")
-    batch: int = number(128, "images a step, shared by all processes", low=1)
+    batch: int = number(128, "images per step, shared by all processes", low=1)
     select: str = choice("last", ("last", "best"), "keep a stage's last epoch, or its best on the held-out images")
 
     # The machine
     seed: int = number(0, "seed of everything random", high=2**62)
     precision: str = choice("fp32", ("fp32", "bf16"), "arithmetic of the training steps; measurements stay fp32")
-    channels_last: bool = flag(False, "memory layout of the images and weights")
+    channels_last: bool = flag(False, "memory layout of images and parameters")
     compile: bool = flag(False, "compile the members with torch.compile")
     validation_images: int = number(1000, "held-out images attacked at the end of an epoch", low=1)
     checkpoint_seconds: float = number(60.0, "seconds between two checkpoints within an epoch")
@@ -149,11 +153,11 @@ class Recipe:
 
     def to_toml(self) -> str:
         """All settings as the text of a recipe file."""
-        return "".join(f"{key} = {_literal(value)}\n" for key, value in self.to_json().items())
+        return tomli_w.dumps(self.to_json())
 
     def replace(self, **changes: Any) -> "Recipe":
         """This recipe with some settings changed."""
-        return Recipe.from_json({**self.to_json(), **changes})
+        return Recipe.from_json({**self.to_json(), **_current(changes)})
 
     def set(self, assignments: Iterable[str]) -> "Recipe":
         """This recipe with the `key=value` words of `--set` applied."""
@@ -163,19 +167,21 @@ class Recipe:
             key, separator, value = assignment.partition("=")
             if not separator:
                 raise RecipeError(f"--set takes key=value, for example stages=3; found {assignment!r}.")
-            if key.strip() not in settings:
-                raise RecipeError(_unknown(key.strip()))
-            changes[key.strip()] = parse(settings[key.strip()], value)
+            name = _RENAMED.get(key.strip(), key.strip())
+            if name not in settings:
+                raise RecipeError(_unknown(name))
+            changes[name] = parse(settings[name], value)
         return self.replace(**changes)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Recipe":
         """A recipe of these settings; an unknown key is refused by name."""
+        settings = _current(document)
         known = {setting.name for setting in dataclasses.fields(cls)}
-        for key in document:
+        for key in settings:
             if key not in known:
                 raise RecipeError(_unknown(key))
-        return cls(**document)
+        return cls(**settings)
 
     @classmethod
     def load(cls, recipe: str | Path) -> "Recipe":
@@ -191,15 +197,15 @@ class Recipe:
                 f"A recipe is a .toml file or one of {', '.join(builtin_recipes())}; there is no {str(recipe)!r}."
             )
         try:
-            document = read_toml(path)
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise RecipeError(f"The recipe {path} is no valid TOML file: {error}.") from error
+            raise RecipeError(f"The recipe {path} is not a valid TOML file: {error}.") from error
         document.pop("provenance", None)  # the recipe.toml of a run is a recipe, too
         base = document.pop("extends", None)
         if base is not None and not isinstance(base, str):
             raise RecipeError(f"The key `extends` of {path} names a recipe; found {base!r}.")
         document.setdefault("name", path.stem)
-        return cls.from_json({**(cls.load(base).to_json() if base else {}), **document})
+        return cls.load(base).replace(**document) if base else cls.from_json(document)
 
 
 def builtin_recipes() -> tuple[str, ...]:
@@ -231,7 +237,7 @@ def _check_threat(recipe: Recipe) -> None:
         raise RecipeError('N-FGSM is an linf attack: for l2 use attack = "pgd" with steps = 1.')
     if recipe.attack == "kept" and recipe.augment != "none":
         raise RecipeError(
-            'The setting attack = "kept" goes on from the perturbation an image had an epoch before, which does not '
+            'The setting attack = "kept" continues the perturbation an image had an epoch before, which does not '
             f'fit the image that augment = {recipe.augment!r} makes of it now: set augment = "none", or attack = "pgd".'
         )
     shortest = min(recipe.stage_epochs(1), recipe.stage_epochs(recipe.stages))
@@ -242,16 +248,22 @@ def _check_threat(recipe: Recipe) -> None:
         )
 
 
+def _current(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings under their present names, without those that were dropped and changed nothing."""
+    settings: dict[str, Any] = {}
+    for key, value in document.items():
+        name = _RENAMED.get(key, key)
+        if name in settings:
+            raise RecipeError(f"`{name}` is given twice, once by its old name: keep one of the two.")
+        if name not in _DROPPED:
+            settings[name] = value
+        elif value != _DROPPED[name]:
+            raise RecipeError(f"The setting `{name}` no longer exists; found {value!r}: remove it from the recipe.")
+    return settings
+
+
 def _unknown(key: str) -> str:
     names = [setting.name for setting in dataclasses.fields(Recipe)]
     close = difflib.get_close_matches(key, names, n=1)
     hint = f"did you mean `{close[0]}`?" if close else "docs/recipes.md lists them all."
     return f"A recipe has no setting `{key}`; {hint}"
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..extras import require
+from ..extras import needed
 from .console import note, print_json, print_text
 
 __all__ = ["command"]
@@ -38,12 +38,12 @@ def command(
 
     [bold]robust distill runs/digits-l2[/bold]
     """
-    require("robust.train", extra="train", why="robust distill")
-    import torch
-    from robust.train.distillation import compare, distill, student_recipe
-    from robust.train.evaluation.evaluation import EvaluationSettings, load_test_images
-    from robust.train.machine.processes import choose_device
-    from robust.train.runs.run import Run
+    with needed(extra="train", why="robust distill"):
+        import torch
+        from robust.train.distillation import compare, distill, student_recipe
+        from robust.train.evaluation.evaluation import EvaluationSettings, load_test_images
+        from robust.train.machine.processes import choose_device
+        from robust.train.runs.run import Run
 
     from .training_progress import watching
 

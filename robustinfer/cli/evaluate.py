@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import SettingError
-from ..extras import require
+from ..extras import needed
 from .console import note, print_json, print_text, progress
 
 __all__ = ["command"]
@@ -48,16 +48,16 @@ def command(
 
     A run is measured after each of its stages, and its last member alone; the result is kept in its evaluation.json.
     """
-    require("robust.train", extra="train", why="robust evaluate")
-    import torch
-    from robust.train.evaluation.evaluation import (
-        EvaluationSettings,
-        evaluate_model,
-        evaluate_run,
-        load_test_images,
-    )
-    from robust.train.machine.processes import choose_device
-    from robust.train.runs.run import Run
+    with needed(extra="train", why="robust evaluate"):
+        import torch
+        from robust.train.evaluation.evaluation import (
+            EvaluationSettings,
+            evaluate_model,
+            evaluate_run,
+            load_test_images,
+        )
+        from robust.train.machine.processes import choose_device
+        from robust.train.runs.run import Run
 
     from ..predictor import Predictor
 

@@ -1,7 +1,7 @@
 """`robust export`: a run folder becomes one model file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,13 +53,14 @@ def command(
 
     [bold]robust export runs/digits --out digits.onnx --sampler[/bold]
     """
-    from ..extras import require
+    from ..extras import needed
 
-    exports = require("robust.export.exporter", extra="train", why="robust export")
-    around = require("robust.export.repositories", extra="train", why="robust export")
-    writers = {"triton": around.export_triton, "mar": around.export_archive}
+    with needed(extra="train", why="robust export"):
+        from robust.export.exporter import export_run
+        from robust.export.repositories import export_archive, export_triton
+
     kind = format or ("mar" if out.suffix == ".mar" else None)
-    settings = {
+    settings: dict[str, Any] = {
         "stages": stages,
         "sampler": sampler,
         "members": members,
@@ -72,10 +73,12 @@ def command(
         "samples": samples,
     }
     with progress("exporting and comparing", total=samples) as advance:
-        if kind in writers:
-            exported = writers[kind](run, out, progress=advance, **settings)
+        if kind == "triton":
+            exported = export_triton(run, out, progress=advance, **settings)
+        elif kind == "mar":
+            exported = export_archive(run, out, progress=advance, **settings)
         else:
-            exported = exports.export_run(run, out, format=kind, progress=advance, **settings)
+            exported = export_run(run, out, format=kind, progress=advance, **settings)
     if json:
         print_json(exported.to_json())
         return

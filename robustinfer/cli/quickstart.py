@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..extras import require
+from ..extras import needed
 from .console import interruptible, note, print_text, program, progress
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def command(
 
     [bold]robust quickstart --out quickstart[/bold]
     """
-    for module in ("robust.train", "onnxruntime"):  # the commands to try at the end need the other extras, too
-        require(module, extra="all", why="robust quickstart")
-    import torch
-    from robust.train import Recipe
+    with needed(extra="all", why="robust quickstart"):  # the commands to try at the end need the other extras, too
+        import onnxruntime  # noqa: F401
+        import torch
+        from robust.train import Recipe
 
     if threads:
         torch.set_num_threads(threads)

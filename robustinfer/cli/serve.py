@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ServeError
-from ..extras import require
+from ..extras import needed
 from .console import note, print_json, print_text
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def command(
     [dim]robust serve quickstart/digits.onnx[/dim]
     [dim]robust serve quickstart/digits.onnx --port 9000 --auth none[/dim]
     """
-    require("robust.serve", extra="serve", why="robust serve")
-    from robust.serve import Launcher, ServeOptions
-    from robust.serve.torchserve.options import model_arguments
+    with needed(extra="serve", why="robust serve"):
+        from robust.serve import Launcher, ServeOptions
+        from robust.serve.torchserve.options import model_arguments
 
     overrides: dict[str, Any] = {
         "host": host,

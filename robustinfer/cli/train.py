@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..extras import require
+from ..extras import needed
 from .console import note, print_json, print_text
 
 __all__ = ["command"]
@@ -37,9 +37,9 @@ def command(
 
     Under `torchrun --nproc-per-node K -m robustinfer train RECIPE ...` K processes share each batch.
     """
-    require("robust.train", extra="train", why="robust train")
-    import torch
-    from robust.train import Recipe, train
+    with needed(extra="train", why="robust train"):
+        import torch
+        from robust.train import Recipe, train
 
     from .training_progress import watching
 

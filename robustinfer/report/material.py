@@ -14,8 +14,8 @@ from ..certificate_file import Entry, Header, read_certificates
 from ..data import load_images
 from ..engines import model_digest
 from ..errors import DataError, ModelFileError, RobustinferError, SettingError
-from ..extras import require
 from ..predictor import Predictor
+from ..run_folder import RunFolder
 from ..summary import Summary, merge, summarize
 
 __all__ = ["CertificateSet", "Material", "RunFacts", "read_sources"]
@@ -108,14 +108,13 @@ def _main_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def _run(path: Path) -> RunFacts:
-    module = require("robust.train.runs.run", extra="train", why="Reading a run folder")
-    run = module.Run.open(path)
+    run = RunFolder.open(path)
     return RunFacts(
         path=str(path),
-        recipe=run.recipe.to_json(),
-        provenance=dict(run.provenance),
+        recipe=run.recipe,
+        provenance=run.provenance,
         stages=tuple(stage.to_json() for stage in run.stages),
-        evaluation=dict(run.evaluation),
+        evaluation=run.evaluation,
     )
 
 

@@ -30,7 +30,7 @@ def tiny() -> Recipe:
         delta=0.1,
         steps=2,
         previous="exact",
-        weights="corrective",
+        betas="corrective",
         refit=True,
         optimizer="adam",
         learning_rate=0.01,

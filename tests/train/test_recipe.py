@@ -75,7 +75,7 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
         Recipe.load("digits-l3")
     file = tmp_path / "broken.toml"
     file.write_text("stages = = 3")
-    with pytest.raises(RecipeError, match="no valid TOML file"):
+    with pytest.raises(RecipeError, match="not a valid TOML file"):
         Recipe.load(file)
 
 
@@ -89,7 +89,7 @@ def test_the_paper_recipes_hold_the_papers_settings() -> None:
         ("paper-imagenet-l2", 10, 0.3, "imagenet-resnet32"),
     ):
         recipe = Recipe.load(name)
-        found = (recipe.stages, recipe.growth, recipe.previous, recipe.weights, recipe.optimizer, recipe.warm_start)
+        found = (recipe.stages, recipe.growth, recipe.previous, recipe.betas, recipe.optimizer, recipe.warm_start)
         assert found == (5, 2.0, "clean", "trained", "sgd", True)
         assert (recipe.epochs, recipe.learning_rate, recipe.architecture) == (epochs, rate, architecture)
         smoothed = name.endswith("l2")
@@ -108,3 +108,18 @@ def test_the_documentation_lists_every_setting_and_every_recipe() -> None:
 
 def _shown(default: object) -> str:
     return "" if default == "" else f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def test_old_names_and_dropped_settings_are_read_by_one_rule(tmp_path: Path) -> None:
+    """Renamed: both names work, not together. Dropped: only with the value that changed nothing."""
+    file = tmp_path / "old.toml"
+    file.write_text('extends = "digits-linf"\nweights = "trained"\ninitial_beta = 1.0\nlabel_smoothing = 0\n')
+    recipe = Recipe.load(file)
+    assert recipe == Recipe.load("digits-linf").replace(name="old", betas="trained")
+    assert Recipe().set(["weights=corrective"]).betas == Recipe().replace(weights="corrective").betas == "corrective"
+    assert "weights" not in recipe.to_json()
+    with pytest.raises(RecipeError, match="`betas` is given twice, once by its old name"):
+        Recipe.from_json({"weights": "trained", "betas": "trained"})
+    for name, value in (("initial_beta", 2.0), ("label_smoothing", 0.1)):
+        with pytest.raises(RecipeError, match=f"The setting `{name}` no longer exists; found {value}: remove it"):
+            Recipe.from_json({name: value})

@@ -100,9 +100,9 @@ class Booster(ABC):
         device = self.processes.device
         model = StageModel(
             self._first_member(number, fresh=fresh),
-            beta=self.recipe.initial_beta if self.learns_beta else 1.0,
+            beta=1.0,
             previous=torch.zeros(0) if past is None else past.betas.cpu(),
-            corrective=self.recipe.weights == "corrective" and self.learns_beta,
+            corrective=self.recipe.betas == "corrective" and self.learns_beta,
             learn_beta=self.learns_beta,
         )
         return StageTrainer(

@@ -18,9 +18,9 @@ from torch import Tensor
 from robustinfer.card import InputSpec, Resize
 from robustinfer.data import class_folders, class_numbers, digits, imagenet_folder, npz_arrays
 from robustinfer.errors import DataError
+from robustinfer.vision import vision_arrays
 
 from .pixels import Pixels, TensorPixels, folder_input, folder_pixels
-from .vision import datasets
 
 __all__ = ["ImageData", "Model", "load_data"]
 
@@ -116,8 +116,8 @@ def load_data(
         return _npz(name, Path(path), split)
     loaders: dict[str, Callable[[], ImageData]] = {
         "digits": lambda: _digits(split),
-        "mnist": lambda: _torchvision("mnist", "MNIST", Path(root), split, download),
-        "cifar10": lambda: _torchvision("cifar10", "CIFAR10", Path(root), split, download),
+        "mnist": lambda: _vision("mnist", root, split, download),
+        "cifar10": lambda: _vision("cifar10", root, split, download),
     }
     if name not in loaders:
         raise DataError(f"A data set is {', '.join(loaders)}, imagenet, folder:PATH or npz:PATH; found {name!r}.")
@@ -132,18 +132,9 @@ def _folder(name: str, path: Path, split: str, size: int, model: Model | None) -
     return ImageData(name, folder_pixels(path, files, spec), numbers[labels], classes, resize=spec.resize)
 
 
-def _torchvision(name: str, kind: str, root: Path, split: str, download: bool) -> ImageData:
-    """MNIST and CIFAR-10 as torchvision reads them: it checks the MD5 of the files."""
-    try:
-        data = getattr(datasets(), kind)(root=str(root), train=split == "train", download=download)
-    except RuntimeError as error:
-        raise DataError(
-            f"There is no complete {name} in {root}: give the folder that holds it with --data, or add --download."
-        ) from error
-    images = torch.as_tensor(data.data)
-    images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
-    classes = tuple(str(digit) for digit in range(10)) if name == "mnist" else tuple(data.classes)
-    return ImageData(name, TensorPixels(images), torch.as_tensor(data.targets), classes)
+def _vision(name: str, root: str | Path, split: str, download: bool) -> ImageData:
+    images, labels, classes = vision_arrays(name, split, root, download=download)
+    return ImageData(name, TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels), classes)
 
 
 def _digits(split: str) -> ImageData:

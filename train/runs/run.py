@@ -1,22 +1,14 @@
-"""The run folder: what a training writes, and all that an export or an evaluation reads.
+"""A run as networks: members and ensembles from the parameters in a run folder, and what writes the folder.
 
-    recipe.toml              resolved settings; [provenance]: versions, commit, data digest, classes, input
-    stage-NN.safetensors     the member of stage NN
-    stage-NN.json            its weight, all weights after the stage, seconds, measurements, warnings
-    resume.safetensors/json  where an interrupted stage goes on (the JSON is a copy for people)
-    losses-NN.safetensors    minimax runs only: the robust losses of member NN, which the next stage's weights come from
-    metrics.jsonl            one line a logged step or epoch
-    evaluation.json          what `robust evaluate` measured
-
-A stage exists when its JSON does, which is written last and names the digest of the weights.
+The folder itself, file by file, is `robustinfer.run_folder`, which needs no torch.
 """
 
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -25,47 +17,19 @@ from torch import Tensor
 from robustinfer.card import InputSpec
 from robustinfer.errors import RecipeError, RunError
 from robustinfer.files import replacing, sha256, write_text
+from robustinfer.run_folder import RunFolder, Stage
 
 from ..members import Member, build_member
 from ..members.ensemble import Ensemble
 from ..members.votes import VoteEnsemble
 from ..recipe import Recipe
-from ..toml import read_toml
 
 __all__ = ["Run", "Stage"]
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One finished stage. `betas` are the weights of members 1 to `number` after it; 0 for a dropped member."""
-
-    number: int
-    architecture: str
-    beta: float
-    betas: tuple[float, ...]
-    seconds: float
-    metrics: dict[str, Any]
-    path: Path
-    digest: str
-    warnings: tuple[dict[str, str], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The document that is stored beside the weights."""
-        return {
-            "number": self.number,
-            "architecture": self.architecture,
-            "beta": self.beta,
-            "betas": list(self.betas),
-            "seconds": self.seconds,
-            "metrics": self.metrics,
-            "digest": self.digest,
-            "warnings": list(self.warnings),
-        }
-
-
-@dataclass(frozen=True)
 class Run:
-    """A run folder. Weights and the stages' documents are read from it when they are asked for."""
+    """A run folder. Parameters and the stages' documents are read from it when they are asked for."""
 
     path: Path
     recipe: Recipe
@@ -80,44 +44,35 @@ class Run:
         """Start a new run folder; a folder that holds anything is refused, so nothing that existed is lost."""
         folder = Path(path)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"{folder} exists already; give another --out, or --resume to go on with the run in it.")
+            raise RunError(f"{folder} exists already; give another --out, or --resume to continue the run in it.")
         facts = {**provenance, "classes": list(classes), "input": {"shape": list(input.shape), "resize": input.resize}}
-        write_text(folder / "recipe.toml", recipe.to_toml() + _toml_table("provenance", facts))
+        write_text(folder / "recipe.toml", tomli_w.dumps({**recipe.to_json(), "provenance": facts}))
         return cls(folder, recipe, classes, input, facts)
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
         """Read a run folder; one that is missing or damaged is refused with a sentence."""
-        folder = Path(path)
-        file = folder / "recipe.toml"
-        if not file.is_file():
-            raise RunError(f"{folder} is no run folder: it has no recipe.toml; train one with `robust train`.")
+        folder = RunFolder.open(path)
         try:
-            facts = read_toml(file)["provenance"]
-            recipe = Recipe.load(file)
-            channels, height, width = facts["input"]["shape"]
-            spec = InputSpec(channels, height, width, resize=facts["input"]["resize"])
-            run = cls(folder, recipe, tuple(facts["classes"]), spec, facts)
-        except (KeyError, TypeError, ValueError, RecipeError) as error:
-            raise RunError(f"{file} is damaged: {error}.") from error
-        _ = run.stages
-        return run
+            recipe = Recipe.from_json(folder.recipe)
+        except RecipeError as error:
+            raise RunError(f"{folder.path / 'recipe.toml'} is damaged: {error}.") from error
+        return cls(folder.path, recipe, folder.classes, folder.input, folder.provenance)
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder as data."""
+        return RunFolder(self.path, self.recipe.to_json(), self.provenance, self.classes, self.input)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The finished stages, first to last."""
-        numbers = sorted(
-            int(match[1]) for file in self.path.iterdir() if (match := re.fullmatch(r"stage-(\d+)\.json", file.name))
-        )
-        if numbers != list(range(1, len(numbers) + 1)):
-            raise RunError(f"{self.path} holds stages {numbers}; expected 1, 2, ... without a gap.")
-        return tuple(self._stage(number) for number in numbers)
+        return self.folder.stages
 
     @property
     def evaluation(self) -> dict[str, Any]:
         """What `robust evaluate` measured, or nothing."""
-        file = self.path / "evaluation.json"
-        return _read_json(file) if file.is_file() else {}
+        return self.folder.evaluation
 
     @property
     def finished(self) -> bool:
@@ -125,9 +80,9 @@ class Run:
         return len(self.stages) >= self.recipe.stages
 
     def ensemble(self, stages: int | None = None, device: str | torch.device = "cpu") -> Ensemble:
-        """The ensemble after `stages` stages (all, if None), with the weights of that time, ready for scores.
+        """The ensemble after `stages` stages (all, if None), with the betas of that time, ready for scores.
 
-        Members that were dropped (weight 0) are left out.
+        Members that were dropped (beta 0) are left out.
         """
         finished = self.stages
         count = len(finished) if stages is None else stages
@@ -146,7 +101,7 @@ class Run:
 
     def member(self, number: int) -> Member:
         """The member of one stage."""
-        stage = self._stage(number)
+        stage = self.folder.stage(number)
         if not stage.path.is_file() or sha256(stage.path) != stage.digest:
             raise RunError(f"{stage.path} is missing or is not the file its stage-{number:02d}.json names.")
         member = self.fresh_member(seed=0)
@@ -179,7 +134,7 @@ class Run:
         metrics: dict[str, Any],
         warnings: list[dict[str, str]],
     ) -> Stage:
-        """Write a finished stage: the weights first, then the document that makes it count."""
+        """Write a finished stage: the parameters first, then the document that makes it count."""
         path = self.path / f"stage-{number:02d}.safetensors"
         save_tensors(path, member.state_dict())
         stage = Stage(
@@ -196,36 +151,8 @@ class Run:
         write_text(path.with_suffix(".json"), json.dumps(stage.to_json(), indent=2) + "\n")
         return stage
 
-    def _stage(self, number: int) -> Stage:
-        path = self.path / f"stage-{number:02d}.safetensors"
-        document = _read_json(path.with_suffix(".json"))
-        try:
-            betas = tuple(float(beta) for beta in document["betas"])
-            known = {key: document[key] for key in ("number", "architecture", "beta", "seconds", "metrics", "digest")}
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path.with_suffix('.json')} is damaged: {error}.") from error
-        return Stage(**known, betas=betas, path=path, warnings=tuple(document.get("warnings", ())))
-
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write tensors as safetensors, all of them or nothing."""
     with replacing(path) as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{file} cannot be read: {error}.") from error
-    if not isinstance(document, dict):
-        raise RunError(f"{file} holds a JSON object; found {type(document).__name__}.")
-    return document
-
-
-def _toml_table(name: str, values: dict[str, Any]) -> str:
-    """A TOML table; nested dictionaries become tables of their own, as TOML wants them after the plain values."""
-    plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
-    lines = [f"\n[{name}]\n", *(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in plain.items())]
-    nested = [_toml_table(f"{name}.{key}", value) for key, value in values.items() if isinstance(value, dict)]
-    return "".join(lines + nested)

@@ -27,11 +27,11 @@ __all__ = ["Objective", "StageModel"]
 
 
 class StageModel(nn.Module):
-    """What a stage trains: the new member f_w, its weight beta, and with corrective weights those before it.
+    """What a stage trains: the new member f_w, its beta, and with corrective betas those before it.
 
     With beta = 0 and f_w = 0, as the pseudo-code of the paper starts, both gradients vanish: beta multiplies the
-    gradient of w, and f_w that of beta. The weight therefore starts at `initial_beta` and the member from the weights
-    of the one before (or from random ones), where neither gradient is zero.
+    gradient of w, and f_w that of beta. Beta therefore starts at 1 and the member from the parameters of the one
+    before (or from random ones), where neither gradient is zero.
     """
 
     def __init__(self, member: nn.Module, *, beta: float, previous: Tensor, corrective: bool, learn_beta: bool) -> None:
@@ -52,7 +52,7 @@ class StageModel(nn.Module):
 
     @property
     def betas(self) -> list[float]:
-        """All weights, the new one last."""
+        """All betas, the new one last."""
         return [*self.previous_betas.detach().tolist(), float(self.beta.detach())]
 
 
@@ -77,7 +77,7 @@ class Objective:
         self.copies = recipe.noise_samples if recipe.smoothed else 1
 
     def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:
-        """The mean robust loss, with a graph to the weights that the stage trains.
+        """The mean robust loss, with a graph to the parameters and betas that the stage trains.
 
         `model` is what the loss is taken through: the stage's model, or its wrapper in a distributed training.
         """
@@ -156,7 +156,7 @@ class Objective:
     def _noise(self, batch: Batch, draws: Draws) -> Tensor | None:
         if not self.recipe.smoothed:
             return None
-        # One row an image: the noise of a row does not depend on how the batch is shared out.
+        # One row per image: the noise of a row does not depend on how the batch is shared out.
         shape = torch.Size((len(batch.labels), self.copies, *batch.image.shape[1:]))
         return draws.normal(shape).transpose(0, 1).mul(self.recipe.training_sigma)
 
@@ -168,7 +168,7 @@ class Objective:
 
     def _example_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         rows = scores.view(self.copies, len(labels), -1)
-        return example_loss(rows, labels, self.recipe.smoothing, self.recipe.label_smoothing)
+        return example_loss(rows, labels, self.recipe.smoothing)
 
     def _regularised_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """What training minimises. PGD maximises the loss alone: the regulariser knows no label."""

@@ -114,14 +114,14 @@ WRONG = {
     "bench: a batch of none": ("bench model.onnx --batches 0", 2, "Expected batch sizes of at least 1, found '0'."),
     "export: missing run": (
         "export missing --out m.onnx", 1,
-        "missing is no run folder: it has no recipe.toml; train one with `robust train`."),
+        "missing is not a run folder: it has no recipe.toml; train one with `robust train`."),
     "train: no such recipe": ("train nothing", 2, "A recipe is a .toml file or one of cifar10-l2, "),
     "train: a file where a folder is needed": (
         "train digits-l2 --out text.txt", 1, "text.txt exists already; give another --out"),
     "train: a setting that is none": (
         "train digits-l2 --set stagse=3", 2, "A recipe has no setting `stagse`; did you mean `stages`?"),
     "evaluate: missing": ("evaluate missing", 2, "There is no run folder or model file missing."),
-    "evaluate: an empty folder": ("evaluate empty", 1, "empty is no run folder: it has no recipe.toml"),
+    "evaluate: an empty folder": ("evaluate empty", 1, "empty is not a run folder: it has no recipe.toml"),
     "serve: missing": ("serve missing.onnx", 1, "There is no model file missing.onnx."),
     "serve: a JPEG": (
         "serve photo.jpg", 1, "Expected a model file that ends in .onnx, .pt or .pt2, found photo.jpg."),

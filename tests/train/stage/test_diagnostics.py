@@ -69,7 +69,7 @@ def test_every_warning_is_given_when_it_should_and_explained() -> None:
 
 def test_the_guard_goes_back_and_takes_two_steps(tiny: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The robust training accuracy is made to fall from 80 % to 30 % in the second epoch of a one-step training."""
-    recipe = tiny.replace(attack="n-fgsm", steps=1, stages=1, epochs=3, select="last", weights="trained", refit=False)
+    recipe = tiny.replace(attack="n-fgsm", steps=1, stages=1, epochs=3, select="last", betas="trained", refit=False)
     original, measured, weights = StageTrainer.accuracy, [0.8, 0.3, 0.9], []
     warnings: list[str] = []
 

@@ -116,7 +116,7 @@ def test_the_second_epoch_is_attacked(kept: Recipe, tmp_path: Path) -> None:
     images = torch.randint(0, 256, (40, 16, 16, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     np.savez(tmp_path / "data.npz", x_train=images.numpy(), y_train=np.arange(40) % 2)
     recipe = kept.replace(data=f"npz:{tmp_path / 'data.npz'}", architecture="cnn7-norm", batch=16, stages=1, limit=0)
-    recipe = recipe.replace(width=0.125, refit=False, weights="trained")
+    recipe = recipe.replace(width=0.125, refit=False, betas="trained")
     digests = {
         attack: train(recipe.replace(attack=attack), tmp_path / attack, device="cpu").stages[0].digest
         for attack in ("kept", "none", "pgd")
@@ -127,7 +127,7 @@ def test_the_second_epoch_is_attacked(kept: Recipe, tmp_path: Path) -> None:
 @pytest.mark.parametrize("booster", ["minimax", "independent"])
 def test_other_boosters_keep_perturbations_as_well(kept: Recipe, tmp_path: Path, booster: str) -> None:
     recipe = kept.replace(booster=booster, stages=1, smoothing="none", sigma=0.0, delta=0.05, epochs=6, width=0.5)
-    recipe = recipe.replace(limit=0, refit=False, weights="trained")
+    recipe = recipe.replace(limit=0, refit=False, betas="trained")
     assert len(train(recipe, tmp_path / "run", device="cpu").stages) == 1
 
 

@@ -1,0 +1,41 @@
+"""Settings of a stage that only its steps show."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from robust.train import Recipe, Run
+from robust.train.data.datasets import load_data
+from robust.train.machine.processes import Processes
+from robust.train.runs.journal import Journal
+from robust.train.stage.objective import Objective, StageModel
+from robust.train.stage.trainer import StageTrainer
+
+
+def moved(recipe: Recipe, folder: Path) -> float:
+    """How far one step moves all parameters together."""
+    data = load_data("digits").head(recipe.batch)
+    member = Run(folder, recipe, data.classes, data.input).fresh_member(seed=0)
+    model = StageModel(member, beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=True).train()
+    trainer = StageTrainer(
+        Objective(recipe, model, None, precision=nullcontext),
+        1,
+        data=data,
+        held_out=data,
+        processes=Processes(torch.device("cpu")),
+        journal=Journal(folder, write=False),
+        folder=folder,
+        fresh=True,
+    )
+    before = torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
+    trainer.update()
+    after = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return float((after.double() - before.double()).norm())
+
+
+def test_clip_bounds_the_length_of_a_step(tiny: Recipe, tmp_path: Path) -> None:
+    """Plain gradient descent moves by learning_rate times the gradient, whose norm is `clip` once it is clipped."""
+    plain = tiny.replace(optimizer="sgd", momentum=0.0, learning_rate=0.5)
+    assert moved(plain, tmp_path) > 0.5 * 0.1
+    assert moved(plain.replace(clip=0.1), tmp_path) == pytest.approx(0.5 * 0.1, rel=1e-3)
