@@ -113,7 +113,7 @@ def _best(script: str, sigma: float, n: int) -> dict[str, float]:
     best: dict[str, float] = {}
     for row in json.loads((RESULTS / f"{script}.json").read_text(encoding="utf-8"))["rows"].values():
         if row["seed"] == 0 and row["sigma"] == sigma and f"n={n}" in row:
-            kind = row.get("kind") or _kind(row)
+            kind = row["kind"]
             best[kind] = max(best.get(kind, 0.0), row[f"n={n}"]["acr"])
     return best
 
@@ -123,13 +123,6 @@ def _published(sigma: str) -> tuple[str, float]:
     found = json.loads((BENCHMARKS / "published_radii.json").read_text(encoding="utf-8"))["networks"][sigma]
     radii = [min(radius, found["largest"]) for radius in found["radii"]]
     return f"{found['name']}, as published", sum(radii) / len(radii)
-
-
-def _kind(row: dict[str, Any]) -> str:
-    """What a row is: boosted, independent members, one wider network, or one member."""
-    if len(row["stages"]) > 1:
-        return "independent" if row["recipe"]["booster"] == "independent" else "boosted"
-    return "wider" if "inference cost" in row["label"] else "single"
 
 
 def draw_picture(folder: Path, path: Path) -> None:

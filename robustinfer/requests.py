@@ -179,7 +179,7 @@ def selection_of(n: int) -> int:
     """How many samples choose the label before n others bound it: 1/40 of them, from 10 to 100.
 
     With fewer the label is too often the wrong one, with more too little is left of a small budget; measured by
-    benchmarks/bound_choice.py, which also finds this better than choosing the label on the n samples themselves.
+    benchmarks/speed/bound_choice.py, which also finds this better than choosing the label on the n samples themselves.
     """
     return max(10, min(SELECTION, n // 40))
 

@@ -48,7 +48,7 @@ def good_batch(values: int) -> int:
     """A good number of samples of `values` values for one run: a power of two from 16 to 1024.
 
     About 2^20 values of input (4 MB) make a run long enough to hide its fixed cost, and small enough for its
-    activations: measured, speed no longer grows beyond it, and memory does (benchmarks/certify_speed.py).
+    activations: measured, speed no longer grows beyond it, and memory does (benchmarks/speed/certify_speed.py).
     """
     return max(16, min(1024, 1 << max(0, ((1 << 20) // max(values, 1)).bit_length() - 1)))
 

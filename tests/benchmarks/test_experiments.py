@@ -1,4 +1,4 @@
-"""Rows of the scripts on real data: one training each, which goes on after a kill and counts all that it cost."""
+"""Rows of the scripts on real data: one training each, which resumes after a kill and counts all that it cost."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ TRAINING = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from experiments import trained
+from benchmarks.lib.experiments import trained
 from robust.train import Recipe
 recipe = Recipe.from_json({"data": "digits", "stages": 1, "epochs": int(sys.argv[3]), "steps": 1, "batch": 32,
                            "limit": 640, "width": 0.25, "validation_images": 20, "checkpoint_seconds": 0.1})
@@ -28,11 +28,11 @@ trained(recipe, Path(sys.argv[2]), data=Path("data"))
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    from experiments import Table, arguments
+    monkeypatch.syspath_prepend(FOLDER.parent)
+    from benchmarks.lib.experiments import Table, arguments
 
     parser = arguments("a script", "rows.json", data=False)
-    return Table(parser.parse_args(["--out", str(tmp_path / "rows.json")]))
+    return Table(parser.parse_args(["--out", str(tmp_path / "rows.json")]), "script.py")
 
 
 def test_measurements_of_one_training_are_gathered_in_its_row(table):
@@ -54,10 +54,10 @@ def test_a_row_that_was_trained_anew_keeps_nothing_of_the_old_one(table):
 
 
 def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    import certified
-    from common import ensemble_file, environment
-    from experiments import Row, arguments
+    monkeypatch.syspath_prepend(FOLDER.parent)
+    from benchmarks.lib import certified
+    from benchmarks.lib.experiments import Row
+    from benchmarks.lib.record import ensemble_file, environment
 
     def trained(recipe, folder, *, data):
         raise AssertionError("trained again")
@@ -68,14 +68,19 @@ def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monk
     out = tmp_path / "rows.json"
     measured = {"training": {"cpu_seconds": 1.5}, "processor": "another one", "n=1": {"acr": 0.1}}
     out.write_text(json.dumps({"rows": {"0.25/0/chosen": measured, "0.25/1/chosen": measured}}))
-    parser = arguments("a script", "rows.json")
-    certified.add_options(parser, sigmas="0.25", n=50)
-    words = ["--data", "data", "--out", str(out), "--runs", str(tmp_path / "runs")]
+    rows = certified.CertifiedSet(
+        "rows",
+        (Row("chosen", "boosted", "the row"),),
+        lambda *_, **__: Recipe(data="digits"),
+        sigmas="0.25",
+        n=50,
+        every=60,
+        kept="chosen",
+    )
+    words = ["--set", "chosen", "--data", "data", "--out", str(out), "--runs", str(tmp_path / "runs")]
 
     def certify(*more):
-        options = parser.parse_args([*words, *more])
-        rows = [Row("chosen", "the row", {})]
-        certified.certify_rows(options, rows, lambda *_, **__: Recipe(data="digits"), every=60, kept="chosen")
+        certified.certify_rows(certified.parse("a script", {"chosen": rows}, [*words, *more]), rows)
 
     certify()
     found = json.loads(out.read_text())["rows"]["0.25/0/chosen"]
@@ -87,7 +92,7 @@ def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monk
 
 
 def start(folder: Path, epochs: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", TRAINING, FOLDER, folder, str(epochs)])
+    return subprocess.Popen([sys.executable, "-c", TRAINING, FOLDER.parent, folder, str(epochs)])
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
 """The benchmark scripts on real data: a smoke run where the data is at hand, and the page they are rendered into."""
 
+import importlib
 import json
 import os
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +17,12 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 DATA = os.environ.get("ROBUST_DATA", "data")
 
 
+@pytest.fixture(autouse=True)
+def root_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`benchmarks` is a folder of the repository, not an installed package."""
+    monkeypatch.syspath_prepend(FOLDER.parent)
+
+
 def run(script: str, *options: str) -> None:
     answer = subprocess.run([sys.executable, FOLDER / script, *options], capture_output=True, text=True, timeout=280)
     assert answer.returncode == 0, answer.stderr
@@ -21,15 +30,18 @@ def run(script: str, *options: str) -> None:
 
 @pytest.fixture
 def rendered(tmp_path):
-    """Render the result files given by name and return the page."""
+    """Render the result files given by name; returns all pages as one text."""
 
     def render(**documents):
         results = tmp_path / "results"
         results.mkdir(exist_ok=True)
         for name, document in documents.items():
             (results / f"{name}.json").write_text(json.dumps(document))
-        run("render.py", "--results", str(results), "--out", str(tmp_path / "RESULTS.md"))
-        return (tmp_path / "RESULTS.md").read_text()
+        from benchmarks.lib.details import pages
+        from benchmarks.lib.questions import results_page
+
+        details = pages(results, tmp_path / "plots")
+        return "\n".join([results_page(results, details), *details.values()])
 
     return render
 
@@ -40,15 +52,16 @@ def rate(count, images=1000):
     return {"rate": share, "count": count, "images": images, "low": share - spread, "high": share + spread}
 
 
-def row(name, robust, *, betas=(1.0,), last=None):
+def row(name, robust, *, kind=None, betas=(1.0,), last=None):
     stages = [{"epochs": 2, "seconds": 1.0, "betas": betas[: number + 1]} for number in range(len(betas))]
     epochs = [{"seconds": 1.0, "cpu_seconds": 1.0, "stage": 1, "robust_accuracy": 0.5}]
     found = {
         "name": name,
+        "kind": kind or (name if name in ("single", "wider", "independent") else "boosted"),
         "label": f"the {name} row",
         "delta": 0.3,
         "seed": 0,
-        "recipe": {"seed": 0, "limit": 500, "booster": "independent" if name == "independent" else "greedy"},
+        "recipe": {"seed": 0, "limit": 500},
         "training": {"seconds": 9.0, "cpu_seconds": 5.0, "epochs": epochs},
         "stages": stages,
         "ensemble": {"clean": rate(950), "pgd-20x10": rate(robust)},
@@ -63,7 +76,7 @@ def linf(*rows):
 def test_a_missing_result_is_named(rendered):
     page = rendered()
     assert "Not measured yet" in page
-    assert "`linf_mnist.py`" in page
+    assert "Missing: `linf_mnist`, `cifar10`." in page
 
 
 def test_verdicts_follow_the_numbers(rendered):
@@ -71,8 +84,8 @@ def test_verdicts_follow_the_numbers(rendered):
     page = rendered(linf_mnist=linf(*rows))
     assert "| the single row | 2 | 9 | 5 | 95.0 [93.0, 97.0] | 70.0 [68.0, 72.0] |" in page
     assert "Against the single row: better, 80.0 % against 70.0 %." in page
-    assert "Against the independent row: no difference that 1000 images could show, 80.0 % against 78.0 %." in page
-    assert "the one at work is measured alone" in page
+    assert "Against the independent row: no significant difference, 80.0 % against 78.0 %." in page
+    assert "the one being trained is measured alone" in page
     assert "Against its own last member: worse, 80.0 % against 85.0 %." in page
 
 
@@ -84,7 +97,7 @@ def test_several_seeds_give_mean_and_range(rendered):
 
 
 def test_rows_of_another_machine_are_named(rendered):
-    rows = [row("single", 700), row("independent", 780), row("exact-corrective", 800)]
+    rows = [row("single", 700), row("independent", 780), row("exact-corrective", 800, betas=(0.4, 1.1), last=850)]
     assert "Seconds compare" not in rendered(linf_mnist=linf(*rows))
     mixed = [rows[0] | {"processor": "one"}, rows[1] | {"processor": "other"}, rows[2] | {"processor": "one"}]
     assert "Machine: one, but `0.3/0/independent` on other. Seconds compare" in rendered(linf_mnist=linf(*mixed))
@@ -124,8 +137,9 @@ def test_published_figures_stand_beside_the_boosted_row_by_both_bounds(rendered,
     assert f"{better}, for 1.00 times its processor seconds." in page
     rows["0.5/0/single"]["processor"] = "another"
     page = rendered(l2_published={**document, "rows": rows})
-    assert f"{better}, trained on another machine, so that their costs do not compare." in page
-    assert (tmp_path / "plots" / "l2_published-0.5-100000.png").is_file()
+    assert f"{better}, trained on another machine: costs do not compare." in page
+    rendered(l2_long={**document, "benchmark": "l2_long", "rows": rows})
+    assert (tmp_path / "plots" / "l2_long-0.5-100000.png").is_file()
 
 
 def test_radii_published_image_by_image_are_compared_over_the_same_images(rendered):
@@ -141,12 +155,12 @@ def test_radii_published_image_by_image_are_compared_over_the_same_images(render
     document = {"benchmark": "l2_published", "published": {"0.5": {}}, "every": 20, "rows": rows}
     page = rendered(l2_published=document)
     assert "estimate for all test images" not in page, "without a figure for them"
-    assert "The published log of one SmoothAdv network has ACR 1.667 on these very images." in page
+    assert "The published log of one SmoothAdv network has ACR 1.666 on these very images." in page
     assert "two-class bound, against SmoothAdv over the same images: better, +0.0100 (standard error 0.0004)." in page
     assert "top-class bound, against SmoothAdv over the same images: -0.0669." in page
     page = rendered(l2_published=document | {"published": {"0.5": {"Gaussian": 1.5, "SmoothAdv": 1.688}}})
-    # 1.688 + 0.01 - 0.002 for the log's rounding, give or take 1.96 times 0.00046.
-    assert "all test images, where SmoothAdv has 1.688, is 1.696 (95 % interval 1.695 to 1.697)." in page
+    # 1.688 + 0.01 - 0.002 for the log's rounding, give or take 1.96 times 0.00046; rounded down.
+    assert "all test images, where SmoothAdv has 1.688, is 1.695 (95 % interval 1.695 to 1.696)." in page
     assert "these very images" not in rendered(l2_published=document | {"every": 10})
 
 
@@ -176,7 +190,7 @@ def test_forms_are_sorted_by_held_out_radius_beside_that_of_training_images(rend
 
 
 def test_steps_and_costs_are_drawn(rendered, tmp_path):
-    step = {"step": "engine", "seconds an image": 2.0, "times the published loop": 3.0}
+    step = {"step": "engine", "seconds per image": 2.0, "times the published loop": 3.0}
     sweeps = {name: [{name: 1, "seconds": 0.5}, {name: 2, "seconds": 1.0}] for name in ("members", "n")}
     page = rendered(
         question_speed={"results": {"steps": [{**step, "step": "published loop"}, step]}},
@@ -184,7 +198,7 @@ def test_steps_and_costs_are_drawn(rendered, tmp_path):
     )
     assert "| engine | 2 | 3 |" in page
     for name in ("steps", "cost"):
-        assert f"(plots/{name}.png)" in page
+        assert f"(../plots/{name}.png)" in page
         assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -200,24 +214,85 @@ def test_claims_of_other_scripts_are_found_wherever_they_are(rendered):
     assert "| ResNet | MB | 700 | at most 600 | **no** |" in page
 
 
-def test_a_misspelt_row_is_named_before_anything_runs(tmp_path):
-    with pytest.raises(AssertionError, match="there is no bosted here, but boosted, "):
-        run("l2_published.py", "--data", str(tmp_path), "--rows", "single,bosted", "--out", str(tmp_path / "out.json"))
+def test_a_misspelt_row_is_named_before_anything_runs(tmp_path, monkeypatch):
+    words = [
+        "--set",
+        "published",
+        "--data",
+        str(tmp_path),
+        "--rows",
+        "single,bosted",
+        "--out",
+        str(tmp_path / "o.json"),
+    ]
+    monkeypatch.setattr(sys, "argv", ["certified.py", *words])
+    with pytest.raises(SystemExit, match="there is no bosted here, but boosted, "):
+        runpy.run_path(str(FOLDER / "accuracy" / "certified.py"), run_name="__main__")
     assert not list(tmp_path.iterdir())
+
+
+QUICK = {
+    "linf_mnist": ("attacked.py", "--set", "mnist", "--deltas", "0.3", "--attacks", "pgd-20x10"),
+    "l2_mnist": ("certified.py", "--set", "mnist", "--sigmas", "0.5"),
+    "l2_published": ("certified.py", "--set", "published", "--sigmas", "0.5"),
+    "l2_long": ("certified.py", "--set", "long", "--sigmas", "0.5"),
+    "l2_forms": ("l2_forms.py",),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (Path(DATA) / "MNIST").is_dir(), reason="needs MNIST in the folder that ROBUST_DATA names")
-@pytest.mark.parametrize("script", ["linf_mnist.py", "l2_mnist.py", "l2_published.py", "l2_long.py", "l2_forms.py"])
-def test_quick_runs_write_every_row_and_go_on_where_they_stopped(script, tmp_path):
-    out = tmp_path / f"{Path(script).stem}.json"
-    options = ["--data", DATA, "--quick", "--out", str(out), "--runs", str(tmp_path / "runs")]
-    smaller = {"linf_mnist.py": ["--deltas", "0.3", "--attacks", "pgd-20x10"], "l2_forms.py": []}
-    options += smaller.get(script, ["--sigmas", "0.5"])
-    names = "single,exact-corrective" if script == "linf_mnist.py" else "single,boosted"
-    run(script, *options, "--rows", names)
+@pytest.mark.parametrize("record", QUICK)
+def test_quick_runs_write_every_row_and_resume_where_they_stopped(record, tmp_path):
+    script, *options = QUICK[record]
+    out = tmp_path / f"{record}.json"
+    options += ["--data", DATA, "--quick", "--out", str(out), "--runs", str(tmp_path / "runs")]
+    names = "single,exact-corrective" if record == "linf_mnist" else "single,boosted"
+    run(f"accuracy/{script}", *options, "--rows", names)
     first = json.loads(out.read_text())
     assert first["quick"]
     assert len(first["rows"]) == 2
-    run(script, *options, "--rows", names)
+    run(f"accuracy/{script}", *options, "--rows", names)
     assert json.loads(out.read_text())["rows"] == first["rows"]
+
+
+def test_rendering_the_records_gives_the_pages_of_the_repository(tmp_path):
+    from benchmarks.lib.details import pages
+    from benchmarks.lib.questions import results_page
+
+    details = pages(FOLDER / "results", tmp_path / "plots")
+    page = results_page(FOLDER / "results", details)
+    assert (FOLDER / "RESULTS.md").read_text() == page, "run `make results`"
+    assert len(page.splitlines()) <= 150
+    assert {path.stem: path.read_text() for path in (FOLDER / "details").glob("*.md")} == details, "run `make results`"
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
+        path.name for path in (FOLDER / "plots").iterdir()
+    }
+
+
+def test_every_page_links_to_files_that_are_there():
+    for page in (FOLDER / "RESULTS.md", *(FOLDER / "details").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("record", ["linf_mnist", "cifar10", "l2_mnist", "l2_published", "l2_long", "cifar10_l2"])
+def test_the_kind_of_a_recorded_row_is_that_of_its_definition_and_fits_its_training(record):
+    rows = {row.name: row for row in importlib.import_module(f"benchmarks.lib.rows.{record}").SET.rows}
+    recorded = json.loads((FOLDER / "results" / f"{record}.json").read_text())["rows"].values()
+    for found in recorded:
+        definition = rows[found["name"]]
+        assert (found["kind"], found["label"]) == (definition.kind, definition.label)
+        several, apart = len(found["stages"]) > 1, found["recipe"]["booster"] == "independent"
+        assert found["kind"] in (("independent",) if apart else ("boosted",) if several else ("single", "wider"))
+
+
+def test_a_radius_is_rounded_down_alike_in_the_readme_and_here():
+    acr = json.loads((FOLDER / "results" / "l2_long.json").read_text())["rows"]["0.5/0/boosted-equal"]["n=100000"][
+        "acr"
+    ]
+    assert acr == pytest.approx(1.6739, abs=5e-5)
+    for page in (FOLDER.parent / "README.md", FOLDER / "RESULTS.md", FOLDER / "details" / "l2_long.md"):
+        text = page.read_text()
+        assert "1.673" in text, page
+        assert "1.674" not in text, page

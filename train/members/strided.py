@@ -1,7 +1,7 @@
 """A convolution of stride 2 whose gradients are quick on a CPU, for the first layer of a network.
 
 torch's own strided convolution takes far longer for the gradient at the image, which an attack needs, than for anything
-else (benchmarks/input_gradient.py has by how much). Here it is one matrix product: the kernel times the output's
+else (benchmarks/speed/input_gradient.py has by how much). Here it is one matrix product: the kernel times the output's
 gradient gives, for each entry (i, j) of the kernel, the gradient at the pixels that this entry meets, one an output;
 these are added up pixel by pixel. A pixel is met by entries of one parity only, so the sums are kept as four images, of
 the even and odd rows and columns of the padded one: there the pixels of an entry are a plain rectangle.

@@ -1,0 +1,31 @@
+"""Robust l_inf accuracy: every form of boosting against one network, a wider one, and independent ones.
+
+    python benchmarks/accuracy/attacked.py --set mnist --data DIR [--deltas 0.3,0.1] [--seeds 0] [--rows NAMES]
+
+Sets, each with its rows, its claim and its choices in `benchmarks/lib/rows`:
+  mnist      every form of boosting, at four radii (linf_mnist.py)
+  cifar10    one-step training of narrow ResNet-20s (cifar10.py)
+
+Every row is trained, and measured under one attack after the other. Hardware: any CPU; the record names it. Rows are
+recorded one by one: after a kill, the same command does what is missing.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
+from benchmarks.lib.attacked import measure_rows, parse
+from benchmarks.lib.rows import cifar10, linf_mnist
+
+SETS = {"mnist": linf_mnist.SET, "cifar10": cifar10.SET}
+
+
+def main() -> int:
+    """Train and measure what is missing."""
+    options = parse(__doc__, SETS)
+    measure_rows(options, SETS[options.set])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The loop of certified accuracy: train each row, export it, certify test images with the file.
+
+A row whose file is kept in `certificates` is not trained again: it is certified as it lies there.
+"""
+
+import argparse
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from robust.export import export_run
+from robust.train import Recipe, Run
+
+from benchmarks.lib.experiments import Row, Table, arguments, chosen_rows, cpu_seconds, history, trained
+from benchmarks.lib.record import BENCHMARKS, RESULTS, environment
+from robustinfer import Predictor
+from robustinfer.certificate_file import Entry, certify_data, read_certificates
+from robustinfer.data import load_images
+from robustinfer.smoothing.bounds import clopper_pearson_lower, radius_top_class
+from robustinfer.summary import summarize
+
+__all__ = ["CertifiedSet", "certify_rows", "parse"]
+
+RADII = [0.25 * step for step in range(17)]
+ALPHA = 0.001
+KEPT = BENCHMARKS / "certificates"
+
+
+def _exported(run: Run, folder: Path, *, data: Path) -> Path:
+    """The model file of a run, beside its folder."""
+    model = folder.with_name(f"{folder.name}.onnx")
+    if not model.is_file() or model.stat().st_mtime < (folder / "cost.json").stat().st_mtime:
+        export_run(run, model, data=data)
+    return model
+
+
+def _certified(
+    model: Path, path: Path, *, data: str, options: argparse.Namespace, every: int, n: int
+) -> dict[str, Any]:
+    """Certify test images with a model file, and sum up; certificates of an earlier call, at `path`, are kept.
+
+    Processor seconds are those of this call, scaled to all images where an earlier one had certified some.
+    """
+    predictor = Predictor.load(model, device="cpu", threads=options.threads, batch=options.batch)
+    images, begun = load_images(f"{data}:{options.data}", predictor.card), cpu_seconds()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = len(path.read_text(encoding="utf-8").splitlines()[1:]) if path.is_file() else 0  # the first is a header
+    for _ in certify_data(predictor, images, path, every=every, seed=0, n=n, alpha=ALPHA):
+        pass
+    spent = cpu_seconds() - begun
+    header, entries = read_certificates(path)
+    summary = summarize(header, entries, radii=RADII)
+    top = np.array([_top_class_radius(entry, summary.sigma) for entry in entries])
+    return {
+        "n": n,
+        "alpha": ALPHA,
+        "images": summary.images,
+        "acr": summary.acr,
+        "acr_interval": [summary.acr_low, summary.acr_high],
+        "acr_top_class": float(top.mean()),
+        "abstained": summary.abstained,
+        "accuracy": {f"{found.radius:g}": found.accuracy for found in summary.accuracies},
+        "accuracy_top_class": {f"{radius:g}": float(((top > 0) & (top >= radius)).mean()) for radius in RADII},
+        "radii": [entry.correct_radius for entry in entries],
+        "seconds": summary.seconds,
+        "cpu_seconds": spent * len(entries) / max(1, len(entries) - kept),
+        "bytes": model.stat().st_size,
+        "processor": environment()["processor"],
+    }
+
+
+def _top_class_radius(entry: Entry, sigma: float) -> float:
+    """Cohen et al.'s radius from the same counts, 0 for a wrong label: what published tables have."""
+    certificate = entry.certificate
+    if not entry.correct or certificate.label is None:
+        return 0.0
+    votes = certificate.counts[certificate.label]
+    return radius_top_class(clopper_pearson_lower(votes, certificate.n, certificate.alpha), sigma)
+
+
+class RecipeOf(Protocol):
+    """How a set makes the recipe of a row."""
+
+    def __call__(self, row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe: ...
+
+
+@dataclass(frozen=True)
+class CertifiedSet:
+    """Rows that are compared with each other by their certified radii on every `every`-th test image.
+
+    `record` names their JSON. `kept` is the row whose model file, of seed 0, lies in `certificates`; `published` has
+    figures of the literature by sigma, all for the top-class bound and n = 100,000.
+    """
+
+    record: str
+    rows: tuple[Row, ...]
+    recipe_of: RecipeOf
+    sigmas: str
+    n: int
+    every: int
+    kept: str = ""
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def parse(
+    description: str | None, sets: Mapping[str, CertifiedSet], words: Sequence[str] | None = None
+) -> argparse.Namespace:
+    """The options of the script on certified accuracy, with the defaults of the set that was chosen."""
+    parser = arguments(description)
+    parser.add_argument("--set", choices=sets, required=True, help="which rows")
+    parser.add_argument("--sigmas", help="standard deviations of the noise; by default the set's own")
+    parser.add_argument("--n", type=int, help="samples per image; by default the set's own")
+    parser.add_argument("--batch", type=int, help="samples of one run of the engine; by default its own choice")
+    options = parser.parse_args() if words is None else parser.parse_args(words)
+    chosen = sets[options.set]
+    options.out = options.out or RESULTS / f"{chosen.record}.json"
+    options.sigmas, options.n = options.sigmas or chosen.sigmas, options.n or chosen.n
+    return options
+
+
+def certify_rows(options: argparse.Namespace, rows: CertifiedSet) -> None:
+    """Train and certify what the JSON does not hold yet."""
+    torch.set_num_threads(options.threads)
+    every, n = (1000, 200) if options.quick else (rows.every, options.n)
+    facts = {"published": rows.published} if rows.published else {}
+    table = Table(options, f"certified.py --set {options.set}", every=every, alpha=ALPHA, **facts)
+    chosen = chosen_rows(rows.rows, options.rows)
+    numbers = ([float(word) for word in options.sigmas.split(",")], [int(word) for word in options.seeds.split(",")])
+    for sigma, seed, row in itertools.product(*numbers, chosen):
+        key = f"{sigma:g}/{seed}/{row.name}"
+        about = table.rows.get(key, {})
+        if f"n={n}" in about:
+            continue
+        recipe = rows.recipe_of(row, sigma=sigma, seed=seed, quick=options.quick)
+        folder = options.runs / f"{rows.record.removesuffix('_mnist')}-{key.replace('/', '-')}"
+        model = KEPT / f"{rows.record}-{sigma:g}.onnx"
+        if not (about and (row.name, seed) == (rows.kept, 0) and model.is_file()):
+            run, cost = trained(recipe, folder, data=options.data)
+            about = {**row.about, "sigma": sigma, "seed": seed, **history(run, cost)}
+            model = _exported(run, folder, data=options.data)
+        path = folder.with_name(f"{folder.name}-{n}.jsonl")
+        found = _certified(model, path, data=recipe.data, options=options, every=every, n=n)
+        table.put(key, about | {f"n={n}": found})

@@ -1,0 +1,78 @@
+"""Sections of the scripts that check claims about speed and cost: every claim and every table their records hold."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.lib.tables import markdown
+
+__all__ = ["claims_section"]
+
+_RAW = {"timings", "raw", "recipes", "environment", "arguments", "targets", "found", "met"}
+
+
+def claims_section(document: Mapping[str, Any]) -> str:
+    """The claims of a record with what was measured, then its tables; raw timings stay in the JSON."""
+    results = document.get("results", document)
+    found = [*_claims(results, ""), *_targets(document)]
+    parts = []
+    if found:
+        parts.append(markdown(["of", "claim", "measured", "asked for", "holds"], found))
+    parts += [f"{place}:\n\n{table}" if place else table for place, table in _tables(results, "")]
+    return "\n".join(parts)
+
+
+def _claims(value: Any, place: str) -> Iterator[list[str]]:
+    """Every {"claim", "value", "at least" or "at most", "holds"}, wherever it is."""
+    if isinstance(value, dict) and {"claim", "value", "holds"} <= value.keys():
+        word = next((key for key in ("at least", "at most") if key in value), "")
+        target = f"{word} {_cell(value.get(word, ''))}".strip()
+        yield [place, value["claim"], _cell(value["value"]), target, "yes" if value["holds"] else "**no**"]
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _claims(inner, place if key in ("claims", "verdicts") else f"{place} {key}".strip())
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _claims(inner, place)
+
+
+def _targets(document: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Claims in the form of three dictionaries: targets, found, met."""
+    for name, target in document.get("targets", {}).items():
+        holds = "yes" if document["met"][name] else "**no**"
+        yield ["", name.replace("_", " "), _cell(document["found"][name]), _cell(target), holds]
+
+
+def _tables(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Lists of like records, and dictionaries of like records, as tables."""
+    if isinstance(value, list) and value and _alike(value) and "claim" not in value[0]:
+        yield place, markdown(_header(value[0]), [[_cell(cell) for cell in row.values()] for row in value])
+    elif isinstance(value, dict) and len(value) > 1 and _alike(list(value.values())):
+        first = next(iter(value.values()))
+        lines = [[key, *(_cell(cell) for cell in row.values())] for key, row in value.items()]
+        yield place, markdown(["", *_header(first)], lines)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in _RAW:
+                yield from _tables(inner, f"{place}, {key}" if place else key)
+
+
+def _alike(rows: list[Any]) -> bool:
+    """Whether these are flat records with the same keys."""
+    return all(
+        isinstance(row, dict) and row and row.keys() == rows[0].keys() and all(map(_is_plain, row.values()))
+        for row in rows
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _header(row: Mapping[str, Any]) -> list[str]:
+    return [key.replace("_", " ") for key in row]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,263 @@
+"""The detail pages, benchmarks/details/*.md: every row and table of the records, with what their scripts say."""
+
+import ast
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lib.claims import claims_section
+from benchmarks.lib.figures import plot_certified, plot_cost, plot_progress, plot_steps
+from benchmarks.lib.record import BENCHMARKS
+from benchmarks.lib.tables import budget_table, digits_table, forms_table, l2_table, linf_table, time_table
+from benchmarks.lib.verdicts import l2_verdicts, linf_verdicts, paper_claims, published_verdicts, same_images_verdicts
+
+__all__ = ["PAGES", "Document", "Page", "command", "load", "page_of", "pages", "published_radii"]
+
+Document = Mapping[str, Any]
+
+# The plots that the pages show: one for each question, because the tables beside them have every figure.
+PLOTS = {"linf-0.3.png", "l2_long-0.5-100000.png", "cost.png", "steps.png"}
+
+
+@functools.cache
+def published_radii() -> Mapping[str, Any]:
+    """Radii of published networks, image by image."""
+    found: dict[str, Any] = json.loads((BENCHMARKS / "published_radii.json").read_text(encoding="utf-8"))
+    return found
+
+
+def load(results: Path, name: str) -> Document | None:
+    """A record, or None if there is none."""
+    file = results / f"{name}.json"
+    found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return found
+
+
+def split(rows: Mapping[str, Any], key: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The rows of each value of `key`, in the order of the values."""
+    for value in sorted({row[key] for row in rows.values()}):
+        yield value, {name: row for name, row in rows.items() if row[key] == value}
+
+
+def training_facts(rows: Mapping[str, Any]) -> str:
+    """What all rows have in common, in one sentence."""
+    recipes = [row["recipe"] for row in rows.values()]
+    seeds = sorted({recipe["seed"] for recipe in recipes})
+    images = {recipe["limit"] or "all" for recipe in recipes}
+    words = ", ".join(str(number) for number in sorted(images, key=str))
+    return f"Training images: {words}. Seeds: {', '.join(map(str, seeds))}.{machines(rows)}\n"
+
+
+def machines(rows: Mapping[str, Any]) -> str:
+    """Which rows come from another machine than most, if any do."""
+    keys: dict[str, list[str]] = {}
+    for key, row in rows.items():
+        keys.setdefault(row.get("processor", "an unnamed machine"), []).append(f"`{key}`")
+    most, *others = sorted(keys, key=lambda processor: -len(keys[processor]))
+    if not others:
+        return ""
+    exceptions = "; ".join(f"{', '.join(keys[processor])} on {processor}" for processor in others)
+    return f" Machine: {most}, but {exceptions}. Seconds compare only between rows of one machine."
+
+
+def linf(
+    document: Document,
+    plots: Path,
+    *,
+    levels: Sequence[int] = (50, 60, 70, 80, 90),
+    budgets: Sequence[int] = (10, 20, 40, 80),
+) -> str:
+    """Tables of robust accuracy, one per radius; when `levels` (%) were reached, and what `budgets` (s) gave."""
+    parts = [f"{document['test_images']} test images. {training_facts(document['rows'])}"]
+    if claimed := paper_claims(document):
+        parts.append(f"## The paper's claims, as found here\n\n{claimed}")
+    for delta, rows in split(document["rows"], "delta"):
+        parts += [f"## Radius {delta:g}\n", linf_table(rows)]
+        parts += [
+            "".join(f"- {sentence}\n" for attack in ("pgd-20x10", "apgd-t") for sentence in linf_verdicts(rows, attack))
+        ]
+        name = f"linf-{delta:g}.png"
+        if name in PLOTS:
+            chosen = {key: row for key, row in rows.items() if row["seed"] == min(r["seed"] for r in rows.values())}
+            plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
+            parts.append(f"![Robust accuracy against training time at radius {delta:g}](../plots/{name})\n")
+        reached = "Processor seconds until a robust accuracy on held-out images was first reached:\n"
+        spent = "Robust accuracy on held-out images after so many processor seconds, in %:\n"
+        parts += [reached, time_table(rows, levels), spent, budget_table(rows, budgets)]
+        if any(row["kind"] == "independent" for row in rows.values()):
+            parts.append("While independent members are trained, the one being trained is measured alone.\n")
+    return "\n".join(parts)
+
+
+def l2(document: Document, plots: Path) -> str:
+    """Tables of certified accuracy, one per sigma and n."""
+    parts = [training_facts(document["rows"])]
+    for sigma, rows in split(document["rows"], "sigma"):
+        for n in sorted({key for row in rows.values() for key in row if key.startswith("n=")}, key=len):
+            certified = {key: row for key, row in rows.items() if n in row}
+            images = next(iter(certified.values()))[n]["images"]
+            parts += [f"## Sigma {sigma:g}, n = {int(n[2:]):,}, {images} test images; accuracy in % at each radius\n"]
+            sentences = l2_verdicts(certified, n)
+            if f"{sigma:g}" in document.get("published", {}):
+                figures = document["published"][f"{sigma:g}"]
+                sentences += published_verdicts(certified, n, figures)
+                if document["every"] == published_radii()["every"]:
+                    network = published_radii()["networks"][f"{sigma:g}"]
+                    sentences += same_images_verdicts(certified, n, network, figures)
+            parts += [l2_table(certified, n), "".join(f"- {sentence}\n" for sentence in sentences)]
+            name = f"{document['benchmark']}-{sigma:g}-{n[2:]}.png"
+            if name in PLOTS:
+                plot_certified(certified, n, plots / name, f"sigma {sigma:g}, {n}")
+                parts.append(f"![Certified accuracy at sigma {sigma:g}](../plots/{name})\n")
+    return "\n".join(parts)
+
+
+def forms(document: Document, plots: Path) -> str:
+    """What was tried before a form of boosting became the default."""
+    held_out = f"{document['held_out_images']} held-out images, n = {document['n']:,}. "
+    tables = [f"## Sigma {sigma:g}\n\n{forms_table(rows)}" for sigma, rows in split(document["rows"], "sigma")]
+    return "\n".join([held_out + training_facts(document["rows"]), *tables])
+
+
+def digits(document: Document, plots: Path) -> str:
+    """The candidates for the digits recipes, one table per norm."""
+    held_out = f"{document['held_out_images']} held-out images. "
+    tables = [f"## {norm}\n\n{digits_table(rows)}" for norm, rows in split(document["rows"], "norm")]
+    return "\n".join([held_out + training_facts(document["rows"]), *tables])
+
+
+def cost(document: Document, plots: Path) -> str:
+    """What a certificate costs, as a plot and as tables."""
+    plot_cost(document["results"]["sweeps"], plots / "cost.png")
+    return f"![Seconds per certificate](../plots/cost.png)\n\n{claims_section(document)}"
+
+
+def steps(document: Document, plots: Path) -> str:
+    """From the published loop to a decided radius, as a plot and as a table."""
+    plot_steps(document["results"]["steps"], plots / "steps.png")
+    return f"![Seconds per image](../plots/steps.png)\n\n{claims_section(document)}"
+
+
+def claims(document: Document, plots: Path) -> str:
+    """The claims of a script about speed, cost or soundness."""
+    return claims_section(document)
+
+
+Section = Callable[[Document, Path], str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A detail page: its title, and a section for each of its records with the file that describes it."""
+
+    title: str
+    records: Mapping[str, tuple[str, Section]]
+
+
+_CIFAR = functools.partial(linf, levels=(15, 20, 25, 30, 35), budgets=(30, 60, 120, 240))
+
+
+def _scripts(folder: str, *names: str, **sections: Section) -> dict[str, tuple[str, Section]]:
+    return {name: (f"{folder}/{name}.py", sections.get(name, claims)) for name in names}
+
+
+PAGES = {
+    "linf_mnist": Page("MNIST, l_inf: robust accuracy", {"linf_mnist": ("lib/rows/linf_mnist.py", linf)}),
+    "cifar10": Page("CIFAR-10, l_inf: robust accuracy", {"cifar10": ("lib/rows/cifar10.py", _CIFAR)}),
+    "l2_mnist": Page("MNIST, l_2: certified accuracy", {"l2_mnist": ("lib/rows/l2_mnist.py", l2)}),
+    "l2_published": Page("MNIST, l_2: beside published figures", {"l2_published": ("lib/rows/l2_published.py", l2)}),
+    "l2_long": Page("MNIST, l_2: trained as long as the published networks", {"l2_long": ("lib/rows/l2_long.py", l2)}),
+    "cifar10_l2": Page("CIFAR-10, l_2: certified accuracy", {"cifar10_l2": ("lib/rows/cifar10_l2.py", l2)}),
+    "l2_forms": Page("MNIST, l_2: forms of boosting that were tried", _scripts("accuracy", "l2_forms", l2_forms=forms)),
+    "digits_forms": Page(
+        "Digits: how the recipes were chosen", _scripts("accuracy", "digits_forms", digits_forms=digits)
+    ),
+    "minimax": Page(
+        "Greedy and minimax boosting, votes, students",
+        dict.fromkeys(("minimax_digits", "minimax_mnist"), ("accuracy/minimax_digits.py", claims)),
+    ),
+    "samples": Page("Samples, radii and bounds", _scripts("speed", "sample_economy", "bound_choice")),
+    "speed": Page(
+        "Speed of certificates, of the exported file and of serving",
+        _scripts(
+            "speed",
+            *("certify_speed", "question_speed", "certify_cost", "export_speed", "serving_load", "import_time"),
+            question_speed=steps,
+            certify_cost=cost,
+        ),
+    ),
+    "training": Page(
+        "Cost of a training step",
+        _scripts("speed", "training_step", "training_memory", "input_gradient")
+        | _scripts("accuracy", "augmented_offsets"),
+    ),
+    "trust": Page(
+        "Soundness and crashes", _scripts("trust", *sorted(path.stem for path in (BENCHMARKS / "trust").glob("*.py")))
+    ),
+}
+
+
+def page_of(record: str) -> str:
+    """The page that shows a record; those that no page names are on `more`."""
+    return next((name for name, page in PAGES.items() if record in page.records), "more")
+
+
+def command(document: Document, record: str) -> str:
+    """What reproduces a record."""
+    files = [page.records[record][0] for page in PAGES.values() if record in page.records]
+    known = str(document.get("command") or (f"python benchmarks/{files[0]}" if files else ""))
+    return f"{known}{_minimax_options(document['arguments'])}" if page_of(record) == "minimax" else known
+
+
+def _minimax_options(arguments: Mapping[str, Any]) -> str:
+    """The data and numbers of that record."""
+    data = " --data DIR" if arguments["data"] != "digits" else ""
+    numbers = "".join(f" --{key} {arguments[key]}" for key in ("images", "n", "restarts"))
+    return f"{data}{numbers} --threats {' '.join(arguments['threats'])}"
+
+
+def about(document: Document) -> str:
+    """Machine, commit and versions of a result in one line."""
+    known = document.get("environment", document.get("machine", {}))
+    packages = known.get("packages", document.get("versions", {}))
+    facts = [str(known.get("processor", "")), f"{known.get('cores', '?')} cores", f"Python {known.get('python', '?')}"]
+    facts += [f"{name} {packages[name]}" for name in ("torch", "onnxruntime") if name in packages]
+    if known.get("commit"):
+        facts.append(f"commit {known['commit'][:12]}")
+    return ", ".join(facts)
+
+
+def _opening(file: str) -> str:
+    """What a script says about itself: its first sentence, and the rest for those who want it."""
+    docstring = ast.get_docstring(ast.parse((BENCHMARKS / file).read_text(encoding="utf-8"))) or ""
+    first, _, rest = docstring.partition("\n")
+    return f"{first}\n\n<details><summary>How</summary>\n\n```text\n{rest.strip()}\n```\n\n</details>\n\n"
+
+
+def _part(name: str, file: str, section: Section, document: Document, plots: Path) -> str:
+    reproduced = command(document, name)
+    words = f"Reproduce with `{reproduced}`. " if reproduced else ""
+    record = f"Record: [`{name}.json`](../results/{name}.json); {about(document)}."
+    return f"{_opening(file) if file else ''}{words}{record}\n\n{section(document, plots)}"
+
+
+def pages(results: Path, plots: Path) -> dict[str, str]:
+    """The text of every page that has a record, by name; their plots are drawn."""
+    unknown = sorted(file.stem for file in results.glob("*.json") if page_of(file.stem) == "more")
+    everything = PAGES | ({"more": Page("More records", dict.fromkeys(unknown, ("", claims)))} if unknown else {})
+    found = {}
+    for name, page in everything.items():
+        parts = [
+            (record, _part(record, file, section, document, plots))
+            for record, (file, section) in page.records.items()
+            if (document := load(results, record)) is not None
+        ]
+        if len(page.records) > 1 or name == "more":
+            parts = [(record, f"## {record.replace('_', ' ').capitalize()}\n\n{text}") for record, text in parts]
+        if parts:
+            back = "Generated by `make results`. [All questions](../RESULTS.md)"
+            found[name] = "\n".join([f"# {page.title}\n\n{back}\n", *(text for _, text in parts)]).rstrip("\n") + "\n"
+    return found

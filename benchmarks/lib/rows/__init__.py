@@ -1,0 +1,1 @@
+"""The row sets, one module per record: what is claimed, how it is measured, and what was chosen."""

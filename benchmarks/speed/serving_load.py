@@ -1,0 +1,211 @@
+"""What HTTP costs: the same images through a server with 8 clients, and through `Predictor` in one process.
+
+    python benchmarks/speed/serving_load.py [--model MODEL] [--out benchmarks/results/serving_load.json]
+
+Claims checked, in one run on one machine, on the small CNN (one member, 28 x 28 grey images):
+  certify at n = 10,000: HTTP reaches at least 90 % of the samples per second of `certify_many`
+  predict at n = 100:    HTTP reaches at least 50 % of the samples per second of `answer_many`
+  a lone predict over HTTP costs at most 15 ms more than the call in the process (median)
+
+In-process and HTTP rounds alternate, so that a busy machine slows both; the median of the rounds' ratios counts.
+Server, clients and predictor share the same cores. The predictor has all cores, as the server's one worker has.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from robust.serve import Launcher, ServedModel, ServeOptions
+
+from robustinfer import Card, InputSpec, Predictor, Request
+from robustinfer.files import write_text
+
+CLIENTS = 8
+TARGETS = {"certify_ratio": 0.90, "predict_ratio": 0.50, "lone_predict_extra_ms": 15.0}
+
+
+def small_cnn(path: Path) -> None:
+    """Export the small CNN with fresh weights: its speed does not depend on them."""
+    import torch
+    from robust.export import export_ensemble
+    from robust.train.members import build_member
+    from robust.train.members.ensemble import Ensemble
+
+    spec = InputSpec(1, 28, 28)
+    card = Card(classes=tuple("0123456789"), input=spec, name="cnn", sigma=0.25)
+    member = build_member("cnn", input=spec, classes=10, mean=torch.zeros(1), std=torch.ones(1))
+    export_ensemble(Ensemble([member.eval()], [1.0]).eval(), card, path, samples=100)
+
+
+class HttpClient(threading.Thread):
+    """One client: sends its images one after the other over one connection, and notes how long each answer took."""
+
+    def __init__(self, url: str, path: str, bodies: Sequence[bytes]) -> None:
+        super().__init__()
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=600)
+        self._path, self._bodies = path, bodies
+        self.seconds: list[float] = []
+        self.samples = 0
+
+    def run(self) -> None:
+        for body in self._bodies:
+            began = time.perf_counter()
+            self._connection.request("POST", self._path, body)
+            response = self._connection.getresponse()
+            document = json.loads(response.read())
+            if response.status != 200:
+                raise RuntimeError(f"{response.status}: {document}")
+            self.seconds.append(time.perf_counter() - began)
+            self.samples += document["samples_used"]
+        self._connection.close()
+
+
+def over_http(url: str, path: str, bodies: Sequence[bytes], clients: int) -> tuple[float, list[float]]:
+    """Samples per second over all clients, and the seconds of each answer."""
+    threads = [HttpClient(url, path, bodies[start::clients]) for start in range(clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - began
+    if sum(len(thread.seconds) for thread in threads) != len(bodies):
+        raise RuntimeError("A client did not get all its answers.")
+    return sum(thread.samples for thread in threads) / elapsed, [s for thread in threads for s in thread.seconds]
+
+
+def in_process(predictor: Predictor, images: Sequence[Any], mode: str, n: int) -> float:
+    """Samples per second of the scheduler itself."""
+    began = time.perf_counter()
+    if mode == "certify":
+        samples = sum(certificate.samples_used for certificate in predictor.certify_many(images, n=n))
+    else:
+        answers = predictor.answer_many([Request(image=image, mode="predict", n=n) for image in images])
+        samples = sum(getattr(answer, "samples_used") for answer in answers)  # noqa: B009  (an error has none)
+    return samples / (time.perf_counter() - began)
+
+
+def npy(image: Any) -> bytes:
+    """An image as the body of a request."""
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, image)
+    return buffer.getvalue()
+
+
+def compare(
+    predictor: Predictor, url: str, name: str, *, mode: str, n: int, images: Sequence[Any], rounds: int
+) -> dict[str, Any]:
+    """Alternate rounds in the process and over HTTP."""
+    path, bodies = f"/models/{name}/invoke?mode={mode}&n={n}", [npy(image) for image in images]
+    local: list[float] = []
+    remote: list[float] = []
+    seconds: list[float] = []
+    for _ in range(rounds):
+        local.append(in_process(predictor, images, mode, n))
+        rate, times = over_http(url, path, bodies, CLIENTS)
+        remote.append(rate)
+        seconds.extend(times)
+    ratio = statistics.median(there / here for here, there in zip(local, remote, strict=True))
+    return {
+        "mode": mode,
+        "n": n,
+        "images_per_round": len(images),
+        "rounds": rounds,
+        "in_process_samples_per_second": [round(rate) for rate in local],
+        "http_samples_per_second": [round(rate) for rate in remote],
+        "ratio": round(ratio, 3),
+        "latency_p50_ms": round(1e3 * float(np.percentile(seconds, 50)), 2),
+        "latency_p99_ms": round(1e3 * float(np.percentile(seconds, 99)), 2),
+    }
+
+
+def lone(predictor: Predictor, url: str, name: str, image: Any, repeats: int) -> dict[str, Any]:
+    """One predict at a time, in the process and over HTTP, taking turns."""
+    client = HttpClient(url, f"/models/{name}/invoke?mode=predict&n=100&seed=1", [npy(image)] * repeats)
+
+    def timed(call: Callable[[], Any]) -> float:
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    local = [timed(lambda: predictor.predict(image, n=100, seed=1)) for _ in range(repeats)]
+    client.run()
+    percentiles = {
+        f"{where}_p{p}_ms": round(1e3 * float(np.percentile(values, p)), 2)
+        for where, values in (("in_process", local), ("http", client.seconds))
+        for p in (50, 99)
+    }
+    extra = percentiles["http_p50_ms"] - percentiles["in_process_p50_ms"]
+    return {"repeats": repeats, **percentiles, "extra_p50_ms": round(extra, 2)}
+
+
+def measure(model: Path, *, images: int, rounds: int) -> dict[str, Any]:
+    """All measurements with one server."""
+    predictor = Predictor.load(model, device="cpu")
+    served = ServedModel("model", model, predictor.card, predictor.digest)
+    pixels = np.random.default_rng(0).integers(0, 256, (images, *predictor.card.input.shape), dtype=np.uint8)
+    options = ServeOptions(port=0, auth="none", device="cpu", max_n=100_000)
+    with Launcher([served], options) as server:
+        server.wait_ready()
+        url = server.addresses.url
+        warm = list(pixels[: 2 * CLIENTS])
+        compare(predictor, url, "model", mode="predict", n=100, images=warm * 20, rounds=1)
+        result = {
+            "lone_predict": lone(predictor, url, "model", pixels[0], repeats=300),
+            "certify": compare(predictor, url, "model", mode="certify", n=10_000, images=list(pixels), rounds=rounds),
+            "predict": compare(predictor, url, "model", mode="predict", n=100, images=list(pixels) * 25, rounds=rounds),
+        }
+        server.drain()
+    found = {
+        "certify_ratio": result["certify"]["ratio"],
+        "predict_ratio": result["predict"]["ratio"],
+        "lone_predict_extra_ms": result["lone_predict"]["extra_p50_ms"],
+    }
+    met = {
+        name: found[name] <= target if name.endswith("ms") else found[name] >= target
+        for name, target in TARGETS.items()
+    }
+    return {"clients": CLIENTS, "targets": TARGETS, "found": found, "met": met, **result}
+
+
+def main() -> int:
+    """Measure, print and keep the result; exit code 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a model file instead of the small CNN")
+    parser.add_argument("--images", type=int, default=16, help="images of one certify round")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results" / "serving_load.json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model or Path(folder) / "cnn.onnx"
+        if arguments.model is None:
+            small_cnn(model)
+        result = measure(model, images=arguments.images, rounds=arguments.rounds)
+    result["machine"] = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "python": platform.python_version(),
+    }
+    write_text(arguments.out, json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    return 0 if all(result["met"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
