@@ -5,14 +5,16 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from .errors import CertificateError
+from .settings import short
 from .smoothing.kinds import Bound
 
 __all__ = ["METHOD", "VOTES_METHOD", "Certificate", "MemberVotes", "ModelReference", "Prediction"]
 
 ProcedureName = Literal["fixed", "radius", "tolerance", "deadline"]
+SeedOrigin = Literal["runtime", "caller", "data set"]
 
 METHOD = "clopper-pearson"
 VOTES_METHOD = "clopper-pearson/votes"
@@ -29,7 +31,9 @@ GUARANTEE = (
 
 
 _WHOLE = {"n", "n0", "samples_used", "looks", "invalid", "seed"}
-_REAL = {"radius", "sigma", "alpha", "p_lower", "seconds"}
+_LARGEST = {"seed": 2**64}  # one above the largest; 2^63 for the other whole numbers
+_REAL = {"radius", "sigma", "alpha", "p_lower", "p_upper_runner_up", "requested", "beta", "seconds"}
+_OPTIONAL = {"p_upper_runner_up", "requested"}
 
 _Answer = TypeVar("_Answer", "Prediction", "Certificate")
 
@@ -106,7 +110,9 @@ class Certificate:
     samples allowed. `stopped` says why sampling ended: "complete", "certified" (the requested radius is proven),
     "out of reach" (it cannot be, most likely), "planned" (the pilot's plan was carried out), "exhausted", "deadline"
     or "interrupted". `looks` is the number of times the counts were looked at (procedures radius and deadline), each of
-    which has its share of alpha. `image` is the digest of the pixels that were certified.
+    which has its share of alpha. `seed_origin` says who chose the seed: "runtime" (drawn from the operating system),
+    "caller", or "data set" (derived from the seed of a data set); None in certificates of 0.1. `image` is the digest of
+    the pixels that were certified.
 
     The method "clopper-pearson/votes" is that of a votes file: the label is that of the weighted plurality vote of the
     smoothed members, `members` holds what each of them proves, `p_lower` and `p_upper_runner_up` are those of the
@@ -139,6 +145,7 @@ class Certificate:
     model: ModelReference
     seconds: float
     members: tuple[MemberVotes, ...] = ()
+    seed_origin: SeedOrigin | None = None
 
     def __post_init__(self) -> None:
         if self.abstained != (self.label is None) or (self.abstained and self.radius != 0.0):
@@ -150,6 +157,10 @@ class Certificate:
                 f"A certificate's votes add up to its samples; this one has {sum(self.counts)} + {self.invalid} votes "
                 f"of {self.samples_used} - {self.n0} samples."
             )
+        if self.seed_origin not in (None, *get_args(SeedOrigin)):
+            raise CertificateError(
+                f"A seed is chosen by the {', '.join(get_args(SeedOrigin))}; this one by {self.seed_origin!r}."
+            )
         if bool(self.members) != (self.method == VOTES_METHOD):
             raise CertificateError(
                 f"A certificate has members if its method is {VOTES_METHOD!r}, and only then; this one has "
@@ -160,10 +171,12 @@ class Certificate:
                 raise CertificateError("Each member's votes add up to the samples of a certificate; here they do not.")
 
     def to_json(self) -> dict[str, Any]:
-        """The certificate as a JSON object (also the HTTP answer); `members` only where there are some."""
+        """The certificate as a JSON object (also the HTTP answer); `members` and `seed_origin` where it has them."""
         document = dataclasses.asdict(self)
         if not self.members:
             del document["members"]
+        if self.seed_origin is None:
+            del document["seed_origin"]
         return document | {"guarantee": VOTES_GUARANTEE if self.members else GUARANTEE}
 
     @classmethod
@@ -185,7 +198,7 @@ def _read(cls: type[_Answer], document: Any) -> _Answer:
         raise CertificateError(f"A {cls.__name__.lower()} is a JSON object; found {type(document).__name__}.")
     document = _renamed(document, "mode", "procedure") if cls is Certificate else document
     names = {field.name for field in dataclasses.fields(cls)}
-    missing = sorted(names - document.keys() - {"members"})
+    missing = sorted(names - document.keys() - {"members", "seed_origin"})
     if missing:
         raise CertificateError(f"This is no {cls.__name__.lower()}: {', '.join(missing)} missing.")
     values = {name: document[name] for name in names & document.keys()}
@@ -214,12 +227,18 @@ def _renamed(document: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
 
 
 def _check_numbers(values: Mapping[str, Any]) -> None:
-    """Raise TypeError where a number is none."""
+    """Raise TypeError where a number is none, or larger than a computer counts."""
     whole = {name: values[name] for name in _WHOLE & values.keys()}
     whole |= {f"counts[{index}]": count for index, count in enumerate(values["counts"])}
     for name, value in whole.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise TypeError(f"{name} is a whole number, found {value!r}")
+            raise TypeError(f"{name} is a whole number, found {short(value)}")
+        if value >= _LARGEST.get(name, 2**63):
+            raise TypeError(f"{name} is at most {_LARGEST.get(name, 2**63) - 1}, found {short(value)}")
     for name in _REAL & values.keys():
+        if values[name] is None and name in _OPTIONAL:
+            continue
         if isinstance(values[name], bool) or not isinstance(values[name], int | float):
-            raise TypeError(f"{name} is a number, found {values[name]!r}")
+            raise TypeError(f"{name} is a number, found {short(values[name])}")
+        if not abs(values[name]) < 1e300:  # a comparison cannot overflow, as the conversion of a whole number can
+            raise TypeError(f"{name} is finite, found {short(values[name])}")

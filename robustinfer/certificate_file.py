@@ -19,7 +19,7 @@ from .certificate import Certificate
 from .data import ImageSet
 from .errors import CertificateError
 from .predictor import Predictor
-from .smoothing.noise import derive_seed, fresh_seed
+from .smoothing.noise import fresh_seed
 
 __all__ = ["Entry", "Header", "certify_data", "read_certificates", "shard_path"]
 
@@ -111,7 +111,8 @@ def certify_data(
         rest = [number for number in mine if number not in finished]
         certificates = predictor.certify_many(
             (data.read(number) for number in rest),
-            seeds=(derive_seed(header.seed, number) for number in rest),
+            seed=header.seed,
+            numbers=rest,
             stop=stop,
             **settings,
         )

@@ -17,6 +17,7 @@ from .images import as_batch, image_digest, to_unit
 from .replay import Replay, replay
 from .requests import Question, Request
 from .scheduler import Crew, Job, Pace, run
+from .settings import SETTINGS
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import derive_seed, noise_name
 from .smoothing.procedures import MemberOutcome, Outcome
@@ -185,19 +186,25 @@ class Predictor:
         *,
         seed: int | None = None,
         seeds: Iterable[int] | None = None,
+        numbers: Iterable[int] | None = None,
         stop: threading.Event | None = None,
         progress: Progress | None = None,
         **settings: Any,
     ) -> Iterator[Certificate]:
         """Certify many images, in order: one engine batch holds samples of several, and a decided image makes room.
 
-        The settings are those of `certify`. Each image has noise of its own: from `seeds`, one an image, or derived
-        from one `seed` and the image's position, or from the operating system.
+        The settings are those of `certify`. Each image has noise of its own: from `seeds`, one per image, or derived
+        from one `seed` and the image's number (`numbers`; 0, 1, 2, ... by default), or from the operating system.
         """
         if seeds is not None and seed is not None:
-            raise SettingError("Pass seeds, one an image, or one seed to derive them from, not both.")
-        own_seeds = _seeds(seed, seeds)
-        jobs = (self._job(Request(image=image, seed=next(own_seeds), **settings), stop) for image in images)
+            raise SettingError("Pass seeds, one per image, or one seed to derive them from, not both.")
+        if seed is not None:
+            seed = SETTINGS["seed"].check(seed)
+        own_seeds = _seeds(seed, seeds, numbers)
+        jobs = (
+            self._job(Request(image=image, seed=next(own_seeds), **settings), stop, derived_seed=seed is not None)
+            for image in images
+        )
         for job in self._run(jobs, progress):
             answer = self._result(job)
             assert isinstance(answer, Certificate)
@@ -215,7 +222,7 @@ class Predictor:
                 jobs.append((position, self._job(request, None)))
             except RobustinferError as error:
                 results[position] = error
-        finished = self._run(iter([job for _, job in jobs]), None)
+        finished = self._run([job for _, job in jobs], None)
         for (position, _), job in zip(jobs, finished, strict=True):
             results[position] = self._result(job)
         return results
@@ -232,10 +239,10 @@ class Predictor:
         (job,) = self._run(iter([self._job(request, stop)]), progress)
         return self._result(job)
 
-    def _job(self, request: Request, stop: threading.Event | None) -> Job:
-        return Job(request.ask(self.card), stop)
+    def _job(self, request: Request, stop: threading.Event | None, *, derived_seed: bool = False) -> Job:
+        return Job(request.ask(self.card, derived_seed=derived_seed), stop)
 
-    def _run(self, jobs: Iterator[Job], progress: Progress | None) -> Iterator[Job]:
+    def _run(self, jobs: Iterable[Job], progress: Progress | None) -> Iterator[Job]:
         return run(self.engine, jobs, batch=self.batch, pace=self._pace, crew=self._crew, progress=progress)
 
     def _result(self, job: Job) -> Answer:
@@ -293,6 +300,7 @@ def _certificate(predictor: Predictor, question: Question, outcome: Outcome, sec
         model=predictor.model,
         seconds=round(seconds, 6),
         members=tuple(_member_votes(member) for member in outcome.members),
+        seed_origin=question.seed_origin,
     )
 
 
@@ -308,13 +316,14 @@ def _member_votes(member: MemberOutcome) -> MemberVotes:
     )
 
 
-def _seeds(seed: int | None, seeds: Iterable[int] | None) -> Iterator[int | None]:
+def _seeds(seed: int | None, seeds: Iterable[int] | None, numbers: Iterable[int] | None) -> Iterator[int | None]:
     """A seed for every image."""
     if seeds is not None:
         yield from seeds
         raise SettingError("There are more images than seeds.")
-    for index in count():
-        yield None if seed is None else derive_seed(seed, index)
+    for number in count() if numbers is None else numbers:
+        yield None if seed is None else derive_seed(seed, number)
+    raise SettingError("There are more images than numbers.")
 
 
 def _check_shape(engine: Engine, card: Card) -> None:

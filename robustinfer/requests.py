@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .card import Card
-from .certificate import METHOD, VOTES_METHOD, ProcedureName
+from .certificate import METHOD, VOTES_METHOD, ProcedureName, SeedOrigin
 from .errors import DtypeError, SampleSizeError, SettingError, SigmaError
 from .images import as_image, to_unit
 from .settings import MAX_N, SETTINGS, Mode, check
@@ -49,8 +49,11 @@ class Request:
     noise: NoiseKind | None = None
     seed: int | None = None
 
-    def ask(self, card: Card) -> "Question":
-        """Check everything against the table of settings and the card, and settle what was left open."""
+    def ask(self, card: Card, *, derived_seed: bool = False) -> "Question":
+        """Check everything against the table of settings and the card, and settle what was left open.
+
+        `derived_seed` says that the seed was derived from that of a data set.
+        """
         given = check(self.mode, {name: getattr(self, name) for name in SETTINGS})
         procedure = _procedure(given)
         n0 = _n0(self.mode, procedure, given)
@@ -69,6 +72,7 @@ class Request:
             requested=None if procedure == "fixed" else given[procedure],
             deadline=given["deadline"],
             seed=fresh_seed() if given["seed"] is None else given["seed"],
+            seed_origin="runtime" if given["seed"] is None else "data set" if derived_seed else "caller",
             tally=_tally(given["members"], card),
         )
         question.check_reach()
@@ -90,6 +94,7 @@ class Question:
     requested: float | None
     deadline: float | None
     seed: int
+    seed_origin: SeedOrigin
     tally: Tally
 
     @property

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -131,7 +131,7 @@ def _processors() -> int:
 
 def run(
     engine: Engine,
-    jobs: Iterator[Job],
+    jobs: Iterable[Job],
     *,
     batch: int,
     pace: Pace,
@@ -140,15 +140,18 @@ def run(
 ) -> Iterator[Job]:
     """Run jobs to their end; yields them in the order they came.
 
-    The first unfinished job is served first, and the rest of the batch goes to the next ones: a job whose procedure is
-    waiting for a decision, or has ended, leaves its places to others. New jobs are admitted while places are empty.
+    Jobs under a deadline have the engine to themselves, and share its batches equally. Of the others the first
+    unfinished one is served first, and the rest of the batch goes to the next ones: a job whose procedure is waiting
+    for a decision, or has ended, leaves its places to others. Jobs of a list, whose clocks run already, are all
+    admitted at once; those of an iterator while places are empty.
     """
-    waiting: deque[Job] = deque()
+    waiting: deque[Job] = deque(jobs if isinstance(jobs, Sequence) else ())
+    coming = iter(()) if isinstance(jobs, Sequence) else iter(jobs)
     buffer: npt.NDArray[np.float32] | None = None
     exhausted = False
     while True:
-        while not exhausted and sum(job.wanted for job in waiting) < batch:
-            job = next(jobs, None)
+        while not exhausted and _has_places(waiting, batch):
+            job = next(coming, None)
             if job is None:
                 exhausted = True
             else:
@@ -171,6 +174,13 @@ def run(
             progress(samples)
 
 
+def _has_places(waiting: deque[Job], batch: int) -> bool:
+    """Whether another job may start: there is room, and nobody works against a clock whom it would slow down."""
+    if any(job.drawn and job.outcome is None and job.question.deadline is not None for job in waiting):
+        return False
+    return sum(job.wanted for job in waiting) < batch
+
+
 def _room(waiting: deque[Job], batch: int, pace: Pace) -> int:
     """Places of the next run: the batch, or fewer where a deadline is near."""
     left = [seconds for job in waiting if job.outcome is None and (seconds := job.time_left) is not None]
@@ -178,16 +188,29 @@ def _room(waiting: deque[Job], batch: int, pace: Pace) -> int:
 
 
 def _fill(waiting: deque[Job], room: int) -> list[Piece]:
-    """Assign places in order of arrival: (job, index of its first sample, number of samples)."""
+    """Assign places: (job, index of its first sample, number of samples)."""
+    urgent = [job for job in waiting if job.wanted and job.question.deadline is not None]
+    if urgent:  # samples of others would cost them time
+        shares = zip(urgent, _shares(urgent, room), strict=True)
+        return [(job, job.take(count), count) for job, count in shares if count]
     pieces = []
     for job in waiting:
-        if room == 0:
-            break
         count = min(job.wanted, room)
         if count:
             pieces.append((job, job.take(count), count))
             room -= count
     return pieces
+
+
+def _shares(jobs: list[Job], room: int) -> list[int]:
+    """Equal shares of the room, and of what some jobs leave; odd places go to whoever has drawn least so far."""
+    shares = [0] * len(jobs)
+    # Whoever wants least comes first, so that what it leaves is known; the last one gets the odd places.
+    order = sorted(range(len(jobs)), key=lambda index: (jobs[index].wanted, -jobs[index].drawn))
+    for position, index in enumerate(order):
+        shares[index] = min(jobs[index].wanted, room // (len(order) - position))
+        room -= shares[index]
+    return shares
 
 
 def _run_pieces(engine: Engine, pieces: list[Piece], buffer: npt.NDArray[np.float32], pace: Pace, crew: Crew) -> int:

@@ -101,12 +101,20 @@ def _certify_files(predictor: Any, files: list[Path], settings: dict[str, Any], 
     images = [read_image(file, predictor.card.input) for file in files]
     total = None if settings.keys() & {"radius", "tolerance", "deadline"} else len(files) * settings["n"]
     with interruptible() as stop, progress("certifying", total) as advance:
-        certificates = predictor.certify_many(images, seed=seed, stop=stop, progress=advance, **settings)
+        # One image is what `Predictor.certify` is called with; more are a data set, whose seeds are derived.
+        seeds = {"seeds": [seed]} if seed is not None and len(files) == 1 else {"seed": seed}
+        certificates = predictor.certify_many(images, **seeds, stop=stop, progress=advance, **settings)
+        unfinished = 0
         for file, certificate in zip(files, certificates, strict=True):
-            if json:
+            if certificate.abstained and certificate.stopped == "interrupted":
+                unfinished += 1
+            elif json:
                 print_json({"file": str(file)} | certificate.to_json())
             else:
                 print_text(f"{file}: {describe(certificate)}")
+    if stop.is_set():
+        note(f"Stopped: {unfinished} of {len(files)} images have no certificate.")
+        raise typer.Exit(130)
 
 
 def describe(certificate: Any) -> str:

@@ -68,7 +68,8 @@ class _SizeTable:
 @functools.lru_cache(maxsize=32)
 def _table(sigma: float, n: int, alpha: float, tolerance: float) -> _SizeTable:
     """Needs on a grid that is fine where radii change fast: even in p up to 0.99, geometric in 1 - p beyond."""
-    rates = np.concatenate([np.linspace(0.01, 0.99, 256), 1 - np.geomspace(0.01, 0.5 / n, 128)[1:], [1.0]])
+    closest = min(0.5 / n, 0.005)  # to 1; for a small n, too, the second part lies beyond the first
+    rates = np.concatenate([np.linspace(0.01, 0.99, 256), 1 - np.geomspace(0.01, closest, 128)[1:], [1.0]])
 
     def radius(size: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         p = clopper_pearson_lower(np.round(size * rates), size, alpha)

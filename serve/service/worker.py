@@ -149,17 +149,12 @@ class Worker:
 
     def _compute(self, asked: Sequence[Request]) -> list[Result | Exception]:
         """All questions in shared batches; one by one, if that fails, so that only the guilty one does."""
-        # Whoever has a deadline comes first: all answers of a batch leave together, so nobody else waits longer.
-        order = sorted(range(len(asked)), key=lambda place: asked[place].deadline or float("inf"))
         began = time.perf_counter()
         try:
-            found: list[Any] = list(self._predictor.answer_many([asked[place] for place in order]))
+            results: list[Result | Exception] = list(self._predictor.answer_many(asked))
         except Exception:
-            found = [self._compute_one(asked[place]) for place in order]
-        self._learn(found, time.perf_counter() - began)
-        results: list[Result | Exception] = [*found]
-        for place, result in zip(order, found, strict=True):
-            results[place] = result
+            results = [self._compute_one(request) for request in asked]
+        self._learn(results, time.perf_counter() - began)
         return results
 
     def _compute_one(self, request: Request) -> Result | Exception:

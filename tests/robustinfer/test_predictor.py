@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from robustinfer import Predictor
+from robustinfer import Certificate, Predictor
+from robustinfer.errors import SettingError
 from robustinfer.files import sha256
 from robustinfer.images import image_digest
 from robustinfer.requests import selection_of
@@ -108,3 +109,29 @@ def test_defaults(predictor):
     assert (small.n0, small.samples_used, small.bound) == (12, 512, "two-class")
     assert predictor.certify(IMAGES[0], n=500, n0=0).bound == "top-class"
     assert [selection_of(n) for n in (10, 400, 1000, 4000, 100_000)] == [10, 10, 25, 100, 100]
+
+
+def test_a_certificate_says_who_chose_its_seed(predictor_of, half_space):
+    predictor, image = predictor_of(half_space), np.full((1, 2, 2), 200, np.uint8)
+    assert predictor.certify(image, n=100).seed_origin == "runtime"
+    assert predictor.certify(image, n=100, seed=7).seed_origin == "caller"
+    many = {
+        "runtime": predictor.certify_many([image], n=100),
+        "caller": predictor.certify_many([image], n=100, seeds=[7]),
+        "data set": predictor.certify_many([image], n=100, seed=7),
+    }
+    for origin, certificates in many.items():
+        (certificate,) = certificates
+        assert certificate.seed_origin == certificate.to_json()["seed_origin"] == origin
+        assert Certificate.from_json(certificate.to_json()) == certificate
+
+
+def test_derived_seeds_belong_to_the_number_of_the_image(predictor_of, half_space):
+    predictor, image = predictor_of(half_space), np.full((1, 2, 2), 200, np.uint8)
+    whole = [one.seed for one in predictor.certify_many([image] * 6, n=100, seed=7)]
+    part = [one.seed for one in predictor.certify_many([image] * 3, n=100, seed=7, numbers=range(1, 6, 2))]
+    assert part == whole[1::2]
+    with pytest.raises(SettingError, match="more images than numbers"):
+        list(predictor.certify_many([image] * 3, n=100, seed=7, numbers=[1]))
+    with pytest.raises(SettingError, match="for seed, found -1"):
+        list(predictor.certify_many([image], n=100, seed=-1))

@@ -175,3 +175,16 @@ def test_documents_that_are_no_certificates(certificate):
 def test_settings_that_cannot_be_replayed(predictor, certificate, change):
     with pytest.raises((SettingError, CertificateError), match=r"Expected|found"):
         predictor.verify(Certificate.from_json(certificate.to_json() | change), IMAGE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"radius": 10**400}, {"n": 10**30}, {"seed": 2**64}, {"samples_used": 2**70}, {"alpha": float("nan")},
+     {"sigma": float("inf")}, {"requested": 10**400}, {"p_upper_runner_up": "0.1"}, {"counts": [10**30, 1]},
+     {"seconds": 10**5000}, {"seed_origin": "an oracle"}, {"seed_origin": ["caller"]}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_numbers_that_no_computer_counts(certificate, change):
+    with pytest.raises(CertificateError) as refusal:
+        Certificate.from_json(certificate.to_json() | change)
+    assert len(str(refusal.value)) < 400

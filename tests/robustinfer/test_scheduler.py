@@ -196,6 +196,34 @@ def test_a_deadline_is_kept(predictor_of, half_space, clock, seconds):
     assert predictor.verify(certificate, np.full((1, 2, 2), 250, np.uint8)).ok
 
 
+@pytest.mark.parametrize("batch", [64, 100, 1000])
+@pytest.mark.parametrize("many", [True, False])
+def test_images_under_one_deadline_get_equally_many_samples(predictor_of, half_space, clock, batch, many):
+    predictor = predictor_of(clock.slows(half_space, 1e-4), batch=batch)
+    images = [np.full((1, 2, 2), 250, np.uint8)] * 8
+    if many:
+        answers = list(predictor.certify_many(images, deadline=1.0, seed=1))
+    else:
+        answers = predictor.answer_many([Request(image=image, deadline=1.0) for image in images])
+    used = [answer.samples_used for answer in answers]
+    if many and batch < 8 * 32:  # as many as fill a batch start together, and nobody joins them
+        group = -(-batch // 32)
+        used = used[:group]
+    assert min(used) > 0.9 * max(used)
+    assert {answer.stopped for answer in answers} == {"deadline"}
+    assert all(answer.seconds <= 1.0 + 1e-4 * batch for answer in answers)
+
+
+def test_a_deadline_comes_before_a_job_without_one(predictor_of, half_space, clock):
+    predictor = predictor_of(clock.slows(half_space, 1e-4), batch=64)
+    long, urgent = predictor.answer_many(
+        [Request(image=IMAGES[0], n=20_000), Request(image=np.full((1, 2, 2), 250, np.uint8), deadline=0.5)]
+    )
+    alone = predictor.certify(np.full((1, 2, 2), 250, np.uint8), deadline=0.5)
+    assert urgent.samples_used > 0.9 * alone.samples_used
+    assert (long.samples_used, long.stopped) == (20_100, "complete")
+
+
 def test_a_deadline_that_is_over_at_once_gives_an_abstention(predictor_of, half_space):
     certificate = predictor_of(half_space).certify(IMAGES[0], deadline=1e-9)
     assert (certificate.label, certificate.samples_used, certificate.stopped) == (None, 0, "deadline")

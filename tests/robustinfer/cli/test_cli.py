@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from robustinfer import Predictor
 from robustinfer.certificate_file import read_certificates
 from robustinfer.cli.main import main
 from robustinfer.data import digits
+from robustinfer.images import read_image
+from robustinfer.smoothing.noise import derive_seed
 
 LinearModel = Callable[..., Path]
 
@@ -233,3 +237,39 @@ def test_ctrl_c_leaves_certificates_that_go_on(files: Path) -> None:
     _, entries = read_certificates(path)
     assert entries[: len(before)] == before
     assert [entry.index for entry in entries] == list(range(100))
+
+
+def test_ctrl_c_between_files_prints_what_is_finished(
+    robust: Callable[..., Printed], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes in the sixth run of 64 samples: the first image, with its 310 samples, is done by then."""
+    from robustinfer import scheduler
+
+    runs, draw = [0], scheduler.Crew.draw
+
+    def interrupted(*arguments: Any) -> int:
+        runs[0] += 1
+        if runs[0] == 6:
+            signal.raise_signal(signal.SIGINT)
+        return draw(*arguments)
+
+    monkeypatch.setattr(scheduler.Crew, "draw", interrupted)
+    (files / "six.png").write_bytes((files / "five.png").read_bytes())
+    printed = robust("certify", "model.onnx", "five.png", "six.png", "--n", "300", "--batch", "64", "--json")
+    assert printed.code == 130
+    assert [json.loads(line)["file"] for line in printed.out.splitlines()] == ["five.png"]
+    assert "1 of 2 images have no certificate" in printed.err
+
+
+def test_one_image_has_the_noise_of_its_seed(robust: Callable[..., Printed], files: Path) -> None:
+    predictor = Predictor.load(files / "model.onnx")
+    image = read_image(files / "five.png", predictor.card.input)
+    expected = predictor.certify(image, n=300, seed=7).to_json() | {"seconds": 0}
+    found = json.loads(robust("certify", "model.onnx", "five.png", "--n", "300", "--seed", "7", "--json").out)
+    assert {name: value for name, value in found.items() if name != "file"} | {"seconds": 0} == json.loads(
+        json.dumps(expected)
+    )
+    (files / "six.png").write_bytes((files / "five.png").read_bytes())
+    lines = robust("certify", "model.onnx", "five.png", "six.png", "--n", "300", "--seed", "7", "--json").out
+    seeds = [json.loads(line)["seed"] for line in lines.splitlines()]
+    assert seeds == [derive_seed(7, 0), derive_seed(7, 1)]  # two images never share their noise

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from robustinfer.smoothing import estimates, procedures
+from robustinfer.smoothing import estimates, planning, procedures
 from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_upper
 from robustinfer.smoothing.estimates import Smoothing, estimate, estimate_same_sample
 from robustinfer.smoothing.planning import needed
@@ -208,3 +208,11 @@ def test_a_plan_below_one_half_follows_the_runner_up():
     assert 0 < needed(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
     assert needed(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
     assert needed(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 49, 50, 51, 100, 1000, 10**6])
+def test_the_grid_of_a_plan_is_sorted_for_every_n(n):
+    """Needs and radii are looked up by bisection, which means nothing on a grid that turns back."""
+    table = planning._table(0.25, n, 0.001, 0.01)
+    assert (np.diff(table.rates) > 0).all()
+    assert (table.rates[0], table.rates[-1]) == (0.01, 1.0)
