@@ -1,10 +1,14 @@
-"""The figures of a report, as SVG in data URIs: drawn by matplotlib, without a display and without global state."""
+"""The figures of a report, as SVG elements: drawn by matplotlib, without a display and without global state.
 
-import base64
+Every colour of a figure is a variable of the page's style sheet, so that it can be read by day and in the dark.
+"""
+
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 from ..certificate_file import Entry
 from ..extras import require
@@ -14,9 +18,29 @@ from .material import RunFacts
 __all__ = ["accuracy_by_stage", "certified_accuracy", "percent", "time_by_stage"]
 
 _BLUE, _ORANGE, _GREY = "#0b6e99", "#d9730d", "#767676"
+_INK, _GRID = "#1d2329", "#b0b0b0"
+# What matplotlib draws with, and what stands for it on the page; the last three are further curves of certificates.
+_VARIABLES = {
+    _INK: "currentColor",
+    _GRID: "var(--grid)",
+    _BLUE: "var(--series-1)",
+    _ORANGE: "var(--series-2)",
+    _GREY: "var(--soft)",
+    "#6b8e23": "var(--series-3)",
+    "#8b5fbf": "var(--series-4)",
+    "#555555": "var(--series-5)",
+}
 _SIZE = (5.6, 3.7)
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _STYLE = {
     "font.size": 11,
+    "text.color": _INK,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.titlecolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": _GRID,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.fonttype": "path",  # a page that is opened elsewhere must not depend on the fonts there
@@ -32,27 +56,56 @@ def percent(rate: float, *, failure: bool = False) -> str:
 
 def certified_accuracy(curves: Mapping[str, Sequence[Entry]]) -> str:
     """Certified accuracy against radius, one curve a model, with bands of 95 % confidence."""
-    return _svg(lambda: certified_accuracy_figure(curves))
+    return _svg(lambda: certified_accuracy_figure(curves), "certified", "Certified accuracy against radius")
 
 
 def accuracy_by_stage(run: RunFacts) -> str:
     """Clean accuracy and accuracy under attack after each stage; the last member alone as a dashed line."""
-    return _svg(lambda: _stages_figure(run))
+    return _svg(lambda: _stages_figure(run), f"accuracy-{run.recipe['name']}", "Accuracy by stage")
 
 
 def time_by_stage(run: RunFacts) -> str:
     """Seconds of training by stage."""
-    return _svg(lambda: _time_figure(run))
+    return _svg(lambda: _time_figure(run), f"time-{run.recipe['name']}", "Training time by stage")
 
 
-def _svg(draw: Callable[[], Any]) -> str:
+def _svg(draw: Callable[[], Any], name: str, words: str) -> str:
+    """An <svg> element for the page. `name` keeps the ids of several figures apart."""
     matplotlib = require("matplotlib", extra="report", why="A report")
     with matplotlib.rc_context(_STYLE):
         figure = draw()
         figure.set_size_inches(*_SIZE)
         stream = io.BytesIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
+    root = ElementTree.fromstring(stream.getvalue())
+    prefix = re.sub(r"\W", "-", name) + "-"
+    for element in root.iter():
+        for child in list(element):  # inside a page, a style sheet of one figure would be that of everything
+            if child.tag in (
+                f"{{{_SVG}}}metadata",
+                f"{{{_SVG}}}style",
+            ):
+                element.remove(child)
+        for key, value in element.attrib.items():
+            element.set(key, _for_page(key, value, prefix))
+    for key in ("width", "height"):
+        del root.attrib[key]
+    root.attrib |= {"class": "plot", "role": "img", "aria-label": words}
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _for_page(key: str, value: str, prefix: str) -> str:
+    """An attribute with the page's colours, and with ids that no other figure has."""
+    if key == "id":
+        return prefix + value
+    if key.endswith("href"):
+        return value.replace("#", f"#{prefix}")
+    value = value.replace("url(#", f"url(#{prefix}")
+    for colour, variable in _VARIABLES.items():
+        value = value.replace(colour, variable)
+    return value
 
 
 def _axes() -> tuple[Any, Any]:

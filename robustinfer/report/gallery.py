@@ -4,15 +4,15 @@ Pictures are PNG in data URIs, at the resolution of the model; the page enlarges
 """
 
 import base64
-import html
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..attacked import Attacked, AttackedImage
+from ..attacked import AttackedImage
 from ..certificate import Certificate
 from ..certificate_file import Entry
 from ..images import to_unit
@@ -20,47 +20,35 @@ from ..smoothing.bounds import format_radius
 from ..smoothing.noise import add_noise
 from .material import Material
 
-__all__ = ["attacked_section", "certified_section", "picture"]
+__all__ = ["Picture", "attacked_tiles", "certified_tiles", "picture"]
 
 Array = npt.NDArray[Any]
 _CERTIFIED, _ATTACKED = 12, 6
 
 
-def certified_section(material: Material) -> str:
+@dataclass(frozen=True)
+class Picture:
+    """An image of the page: its data URI, its size in pixels, and the words for whoever cannot see it."""
+
+    source: str
+    width: int
+    height: int
+    words: str
+
+
+def certified_tiles(material: Material) -> list[dict[str, Any]]:
     """Images at evenly spaced ranks of certified radius, the failures among them, each beside its noisy view."""
     if material.read is None:
-        return ""
-    tiles = "".join(_tile(material, entry) for entry in _spread(material.sets[0].entries, _CERTIFIED))
-    return (
-        "<section><h2>Certified images</h2><p>Test images from the largest certified radius to none, evenly spaced, "
-        "failures included. Beside each image is the first noisy view its certificate was voted on (clipped for the "
-        f'screen only).</p><div class="gallery">{tiles}</div></section>'
-    )
+        return []
+    return [_certified_tile(material, entry) for entry in _spread(material.sets[0].entries, _CERTIFIED)]
 
 
-def attacked_section(material: Material) -> str:
+def attacked_tiles(material: Material) -> list[dict[str, Any]]:
     """Changes that fool an ordinary network and are shorter than the certified radius."""
-    attacked = material.attacked
-    if attacked is None or not attacked.examples:
-        return ""
+    if material.attacked is None:
+        return []
     names = material.classes or tuple(str(label) for label in range(1000))
-    tiles = "".join(_attacked_tile(example, names) for example in attacked.examples[:_ATTACKED])
-    return (
-        f"<section><h2>What fools an ordinary network</h2><p>{_attacked_words(attacked)}</p>"
-        f'<div class="gallery wide">{tiles}</div></section>'
-    )
-
-
-def _attacked_words(attacked: Attacked) -> str:
-    share = f"{attacked.certified} of the {attacked.images} images"
-    return (
-        f"The same architecture, trained without attacks and without noise, labels {attacked.clean} of "
-        f"{attacked.images} test images correctly. An attack of {attacked.steps} gradient steps with changes of l2 "
-        f"length up to {attacked.delta:g} leaves it {attacked.robust}: that counts what one attack did not find, and "
-        f"proves nothing. The certified model proves its correct label at that length for {share}, whatever the "
-        f"attack. For {attacked.fooled} images the ordinary network was fooled by a change shorter than the certified "
-        "radius of that image; the shortest such changes are shown, and beside them the change, five times enlarged."
-    )
+    return [_attacked_tile(example, names) for example in material.attacked.examples[:_ATTACKED]]
 
 
 def _spread(entries: Sequence[Entry], count: int) -> list[Entry]:
@@ -71,36 +59,42 @@ def _spread(entries: Sequence[Entry], count: int) -> list[Entry]:
     return [ranked[round(position)] for position in np.linspace(0, len(ranked) - 1, count)]
 
 
-def _tile(material: Material, entry: Entry) -> str:
+def _certified_tile(material: Material, entry: Entry) -> dict[str, Any]:
     assert material.read is not None
     certificate, image = entry.certificate, material.read(entry.index)
     truth = _name(material, entry.truth)
     if certificate.abstained:
-        verdict, words = "abstained", "abstains"
+        verdict, answer = "abstained", "abstains"
     elif entry.correct:
-        verdict, words = (
-            "correct",
-            f"{html.escape(str(certificate.class_name))}, radius {format_radius(certificate.radius)}",
-        )
+        verdict, answer = "correct", f"{certificate.class_name}, radius {format_radius(certificate.radius)}"
     else:
-        verdict, words = "wrong", f"{html.escape(str(certificate.class_name))}, wrong"
-    return (
-        f'<figure class="{verdict}"><div class="pair">{picture(image, f"test image {entry.index}, a {truth}")}'
-        f"{picture(_noisy(image, certificate), 'the same image with noise')}</div>"
-        f"<figcaption><b>{words}</b><br>image {entry.index}, truth {html.escape(truth)}</figcaption></figure>"
-    )
+        verdict, answer = "wrong", f"{certificate.class_name}, wrong"
+    return {
+        "verdict": verdict,
+        "answer": answer,
+        "index": entry.index,
+        "truth": truth,
+        "pictures": [
+            picture(image, f"test image {entry.index}, truth {truth}"),
+            picture(_noisy(image, certificate), "the same image with noise"),
+        ],
+    }
 
 
-def _attacked_tile(example: AttackedImage, names: Sequence[str]) -> str:
+def _attacked_tile(example: AttackedImage, names: Sequence[str]) -> dict[str, Any]:
     change = 0.5 + 5 * (to_unit(example.changed) - to_unit(example.original))
-    answered = "abstains" if example.answered is None else f"says {html.escape(names[example.answered])}"
-    return (
-        f'<figure class="correct"><div class="pair">{picture(example.original, f"image {example.index}")}'
-        f"{picture(example.changed, 'the changed image')}{picture(change, 'the change')}</div><figcaption>"
-        f"ordinary network: <b>{html.escape(names[example.truth])}</b> becomes <b>{html.escape(names[example.fooled])}"
-        f"</b><br>this model {answered}<br>length {example.distance:.3f}, certified to {format_radius(example.radius)}"
-        "</figcaption></figure>"
-    )
+    return {
+        "truth": names[example.truth],
+        "fooled": names[example.fooled],
+        "answer": "abstains" if example.answered is None else f"says {names[example.answered]}",
+        "distance": f"{example.distance:.3f}",
+        "radius": format_radius(example.radius),
+        "pictures": [
+            picture(example.original, f"image {example.index}"),
+            picture(example.changed, "the changed image"),
+            picture(change, "the change"),
+        ],
+    }
 
 
 def _noisy(image: Array, certificate: Certificate) -> Array:
@@ -120,8 +114,8 @@ def _noisy(image: Array, certificate: Certificate) -> Array:
     return sample
 
 
-def picture(image: Array, alternative: str) -> str:
-    """An image (C, H, W), uint8 or in [0,1], as an <img> of its own size."""
+def picture(image: Array, words: str) -> Picture:
+    """An image (C, H, W), uint8 or in [0,1], at its own size."""
     from PIL import Image
 
     pixels = image if image.dtype == np.uint8 else np.round(np.clip(image, 0, 1) * 255).astype(np.uint8)
@@ -129,8 +123,7 @@ def picture(image: Array, alternative: str) -> str:
     plain = pixels[0] if channels == 1 else np.moveaxis(pixels[:3], 0, 2)
     stream = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(plain)).save(stream, format="PNG", optimize=True)
-    source = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
-    return f'<img class="pixels" src="{source}" width="{width}" height="{height}" alt="{html.escape(alternative)}">'
+    return Picture("data:image/png;base64," + base64.b64encode(stream.getvalue()).decode(), width, height, words)
 
 
 def _name(material: Material, label: int) -> str:

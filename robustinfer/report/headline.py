@@ -1,7 +1,7 @@
 """The headline of a report: its figures in one sentence, and again one by one."""
 
-import html
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..smoothing.bounds import format_radius
@@ -9,26 +9,42 @@ from ..summary import Summary
 from .figures import percent
 from .material import Material
 
-__all__ = ["attack_words", "headline"]
+__all__ = ["Box", "Headline", "attack_words", "headline"]
 
 
-def headline(material: Material) -> str:
-    """The figures of the report in one sentence, and again one by one."""
-    boxes: list[tuple[str, str]] = []
+@dataclass(frozen=True)
+class Box:
+    """One figure and what it is."""
+
+    figure: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The figures of a report in one sentence, and again one by one."""
+
+    sentence: str
+    boxes: tuple[Box, ...]
+
+
+def headline(material: Material) -> Headline:
+    """What a hurried reader should see."""
+    boxes: list[Box] = []
     words = []
     if material.sets:
         summary = material.sets[0].summary
         chosen = _at(summary, _typical_radius(material))
         correct = summary.accuracies[0]
         words.append(
-            f"On {summary.images} test images of {html.escape(summary.data)}, {_members(material)} gives "
+            f"On {summary.images} test images of {summary.data}, {_members(material)} gives "
             f"{percent(correct.accuracy)} the right label with a certificate, and proves it against every change of "
             f"l2 length {chosen.radius:g} for {percent(chosen.accuracy)}"
         )
         boxes += [
-            (percent(correct.accuracy), "certified correct at some radius"),
-            (percent(chosen.accuracy), f"certified correct at radius {chosen.radius:g}"),
-            (format_radius(summary.acr), "average certified radius, l2, pixels in [0,1]"),
+            Box(percent(correct.accuracy), "certified correct at some radius"),
+            Box(percent(chosen.accuracy), f"certified correct at radius {chosen.radius:g}"),
+            Box(format_radius(summary.acr), "average certified radius, l2, pixels in [0,1]"),
         ]
     if material.runs and material.runs[0].attack is not None:
         attack = material.runs[0].attack
@@ -36,22 +52,20 @@ def headline(material: Material) -> str:
         if row["robust"] is not None:
             rate = percent(row["robust"]["rate"])
             words.append(
-                f"under a {html.escape(attack_words(attack))}, {rate} of {attack['images']} test images keep "
-                "the right label"
+                f"under a {attack_words(attack)}, {rate} of {attack['images']} test images keep the right label"
             )
-            boxes.append((rate, f"right under attack, {attack['norm']} length {attack['delta']:g}"))
+            boxes.append(Box(rate, f"correct under attack, {attack['norm']} length {attack['delta']:g}"))
     if material.runs:
         seconds = sum(stage["seconds"] for stage in material.runs[0].stages)
-        boxes.append((f"{seconds:.0f} s", f"training, {len(material.runs[0].stages)} stages"))
+        boxes.append(Box(f"{seconds:.0f} s", f"training, {len(material.runs[0].stages)} stages"))
     sentence = "; ".join(words) or "No evaluation and no certificates yet"
-    tiles = "".join(f"<div><b>{figure}</b><span>{html.escape(label)}</span></div>" for figure, label in boxes)
-    return f'<p class="headline">{sentence[0].upper() + sentence[1:]}.</p><div class="figures">{tiles}</div>'
+    return Headline(f"{sentence[0].upper()}{sentence[1:]}.", tuple(boxes))
 
 
 def _members(material: Material) -> str:
     if material.runs:
         return f"a boosted ensemble of {len(material.runs[0].stages)} members"
-    return html.escape(material.sets[0].name)
+    return material.sets[0].name
 
 
 def _typical_radius(material: Material) -> float:
@@ -71,9 +85,9 @@ def _whole(attack: Mapping[str, Any]) -> Any:
 
 
 def attack_words(attack: Mapping[str, Any]) -> str:
-    """An attack in words: "20-step gradient attack with 10 random starts of l2 length 0.5"."""
+    """An attack in words: "20-step gradient attack with 10 random restarts of l2 length 0.5"."""
     settings = attack["settings"]
     if attack["attack"].startswith("pgd"):
-        starts = f" with {settings['restarts']} random starts" if settings["restarts"] > 1 else ""
+        starts = f" with {settings['restarts']} random restarts" if settings["restarts"] > 1 else ""
         return f"{settings['steps']}-step gradient attack{starts} of {attack['norm']} length {attack['delta']:g}"
     return f"{attack['attack']} attack of {attack['norm']} length {attack['delta']:g}"

@@ -6,6 +6,7 @@ import io
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustinfer.errors import DataError, SettingError
+from robustinfer.errors import DataError, MissingExtraError, SettingError
 from robustinfer.report import read_sources, render
 from robustinfer.report.figures import percent
 
@@ -52,21 +53,74 @@ def test_loads_nothing_from_elsewhere(page: Page) -> None:
     for tag, attributes in page.tags:
         for name in ("src", "href", "srcset", "data", "action", "background"):
             assert str(attributes.get(name, "data:")).startswith("data:"), (tag, attributes)
+        assert str(attributes.get("xlink:href", "#")).startswith("#"), (tag, attributes)
         assert "onload" not in attributes
     assert "url(" not in page.text
     assert "@import" not in page.text
 
 
-def test_every_picture_can_be_decoded(page: Page) -> None:
-    plots = [source for source in page.sources() if source.startswith("data:image/svg+xml;base64,")]
-    pictures = [source for source in page.sources() if source.startswith("data:image/png;base64,")]
-    assert len(plots) == 3
-    assert len(pictures) >= 24
-    assert len(plots) + len(pictures) == len(page.sources())
+@pytest.fixture(scope="session")
+def plots(quickstart: Quickstart) -> list[ElementTree.Element]:
+    text = (quickstart.out / "report.html").read_text()
+    return [ElementTree.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def test_every_plot_is_drawn_and_named(plots: list[ElementTree.Element]) -> None:
+    names = [plot.get("aria-label") for plot in plots]
+    assert names == ["Certified accuracy against radius", "Accuracy by stage", "Training time by stage"]
     for plot in plots:
-        root = ElementTree.fromstring(base64.b64decode(plot.partition(",")[2]))
-        assert root.tag.endswith("svg")
-        assert len(list(root.iter())) > 50
+        assert plot.get("role") == "img"
+        assert len(list(plot.iter())) > 50
+
+
+def test_plots_share_no_ids_and_refer_to_their_own(plots: list[ElementTree.Element]) -> None:
+    ids = [element.attrib["id"] for plot in plots for element in plot.iter() if "id" in element.attrib]
+    assert len(ids) == len(set(ids)) > 0
+    for plot in plots:
+        own = {element.get("id") for element in plot.iter()}
+        text = ElementTree.tostring(plot, encoding="unicode")
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= own
+
+
+def test_plots_have_the_colours_of_the_page_which_are_there_by_day_and_in_the_dark(
+    plots: list[ElementTree.Element], quickstart: Quickstart
+) -> None:
+    found = {
+        colour.strip()
+        for plot in plots
+        for element in plot.iter()
+        for colour in re.findall(r"(?:fill|stroke):([^;]*)", f"{element.get('style', '')};")
+    }
+    assert found >= {"currentColor", "var(--series-1)", "var(--series-2)", "var(--grid)"}
+    assert {colour for colour in found if not colour.startswith("var(")} <= {"none", "currentColor"}
+    style = (quickstart.out / "report.html").read_text().partition("<style>")[2].partition("</style>")[0]
+    day, dark = (
+        dict(re.findall(r"(--[\w-]+): (#\w+);", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
+    )
+    assert set(day) == set(dark) >= {colour[4:-1] for colour in found if colour.startswith("var(")}
+    assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= set(day)
+    for scheme in (day, dark):
+        for name in ("--ink", "--soft", "--blue", *(f"--series-{number}" for number in range(1, 6))):
+            assert contrast(scheme[name], scheme["--paper"]) >= (4.5 if name in ("--ink", "--soft") else 3.0), name
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of the Web Content Accessibility Guidelines, which ask for 4.5 in text and 3 in graphics."""
+
+    def luminance(colour: str) -> float:
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_picture_can_be_decoded(page: Page) -> None:
+    pictures = [source for source in page.sources() if source.startswith("data:image/png;base64,")]
+    assert len(pictures) >= 24
+    assert len(pictures) == len(page.sources())
     for picture in pictures:
         image = Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2])))
         image.load()
@@ -118,6 +172,7 @@ def test_reports_a_run_alone_and_certificates_alone(quickstart: Quickstart) -> N
     certificates = Page(render(read_sources([quickstart.out / "certificates.jsonl"]), title="<b>& title"))
     assert "Certified images" in certificates.text
     assert "<b>& title" in certificates.text
+    assert "<title>&lt;b&gt;&amp; title</title>" in render(read_sources([quickstart.out / "run"]), title="<b>& title")
     assert "Training time" not in certificates.text
 
 
@@ -128,6 +183,12 @@ def test_without_the_model_there_is_no_gallery_and_it_says_so(quickstart: Quicks
     assert finished.out == "page.html\n"
     assert "There is no gallery: give the model file with --model" in finished.err
     assert "There is no gallery" in (tmp_path / "page.html").read_text()
+
+
+def test_without_jinja2_it_names_the_extra(quickstart: Quickstart, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r"robustinfer\[report\]"):
+        render(read_sources([quickstart.out / "run"]))
 
 
 def test_refuses_what_is_no_source(quickstart: Quickstart, tmp_path: Path) -> None:
@@ -150,24 +211,31 @@ onload = () => {
   const images = [...document.images];
   const loaded = images.filter(image => image.complete && image.naturalWidth > 0 && image.clientWidth > 0);
   const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
-  document.title = `loaded ${loaded.length} of ${images.length}, ${wide ? "too wide" : "fits"}`;
+  const plots = [...document.querySelectorAll("svg")].filter(plot => plot.clientHeight > 100).length;
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const width = wide ? "too wide" : "fits";
+  document.title = `loaded ${loaded.length} of ${images.length}, ${plots} plots, ${width}, ${paper}`;
 };
 </script></head>"""
 
 
 @pytest.mark.skipif(_browser() is None, reason="no chromium on this machine: the page is only parsed")
 @pytest.mark.parametrize("size", ["1200,900", "390,844"], ids=["desktop", "phone"])
-def test_every_figure_loads_and_the_page_fits(page: Page, quickstart: Quickstart, size: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["rgb(20, 24, 28)", "rgb(255, 255, 255)"], ids=["dark", "day"])
+def test_every_figure_loads_and_the_page_fits(
+    page: Page, quickstart: Quickstart, size: str, scheme: str, tmp_path: Path
+) -> None:
     probe = tmp_path / "page.html"
     probe.write_text((quickstart.out / "report.html").read_text().replace("</head>", _CHECK, 1))
     command = [
         str(_browser()), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={size}", "--virtual-time-budget=5000", "--dump-dom",
-        probe.as_uri(),
+        f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={size}",
+        f"--blink-settings=preferredColorScheme={int(scheme == 'rgb(255, 255, 255)')}",
+        "--virtual-time-budget=5000", "--dump-dom", probe.as_uri(),
     ]  # fmt: skip
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
     found = re.search(r"<title>(.*?)</title>", shown)
     assert found is not None, shown[:500]
     count = len(page.sources())
-    assert found[1] == f"loaded {count} of {count}, fits"
+    assert found[1] == f"loaded {count} of {count}, 3 plots, fits, {scheme}"
