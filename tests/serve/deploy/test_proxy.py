@@ -1,0 +1,125 @@
+"""The proxy in front of TorchServe: nginx as `serve/deploy/proxy/nginx.conf` sets it up, before a real server."""
+
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from ..conftest import TOKEN, Server, eventually
+
+CONFIG = Path(__file__).parents[3] / "serve" / "deploy" / "proxy" / "nginx.conf"
+NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
+
+HEAD = f"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 1000\r\n\r\n"
+BOTH_LENGTHS = HEAD.replace("\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n").encode()
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.xdist_group("server"),
+    pytest.mark.skipif(not Path(NGINX).exists(), reason="nginx is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an nginx in front of the tests' server; ports and the timeout of bodies differ from the file."""
+    folder = tmp_path_factory.mktemp("proxy")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = CONFIG.read_text()
+    for pattern, value in (
+        (r"127\.0\.0\.1:8000", f"127.0.0.1:{port}"),
+        (r"127\.0\.0\.1:8080", server.url.removeprefix("http://")),
+        (r"client_body_timeout 10s", "client_body_timeout 3s"),
+    ):
+        text, count = re.subn(pattern, value, text)
+        assert count == 1, pattern
+    (folder / "nginx.conf").write_text(text + "\ndaemon off;\n")
+    (folder / "token.map").write_text(f'"Bearer {TOKEN}" 1;\n')
+    (folder / "temporary").mkdir()
+    folder.chmod(0o755)
+    subprocess.run([NGINX, "-t", "-p", folder, "-c", "nginx.conf"], check=True, capture_output=True, timeout=30)
+    process = subprocess.Popen([NGINX, "-p", folder, "-c", "nginx.conf"], stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: answers(port), seconds=20)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def client(proxy: str, token: str | None = TOKEN) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.Client(base_url=proxy, headers=headers, timeout=60, trust_env=False)
+
+
+def test_whoever_has_the_token_gets_the_same_answers(proxy: str, image: np.ndarray) -> None:
+    with client(proxy) as http:
+        answer = http.post("/predictions/tiny", json={"image": image.tolist(), "n": 500})
+        assert (answer.status_code, answer.json()["n"]) == (200, 500)
+        assert http.get("/models/tiny/invoke?mode=health").status_code == 200
+
+
+def test_a_stranger_is_refused_before_a_byte_of_the_body_is_read(proxy: str) -> None:
+    host, _, port = proxy.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(b"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert raw.recv(1000).startswith(b"HTTP/1.1 401")  # though no body was ever sent
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/models", "/api-description", "/ping", "/explanations/tiny", "/predictions/a/b/c"]
+)
+def test_addresses_that_tell_of_the_server_are_not_passed_on(proxy: str, address: str) -> None:
+    with client(proxy) as http:
+        assert http.get(address).status_code == 404
+        assert http.options(address).status_code == 404
+        assert http.options("/predictions/tiny").status_code == 403
+    with client(proxy, token=None) as http:
+        assert http.get(address).status_code == 401
+
+
+@pytest.mark.parametrize("request_bytes", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BOTH_LENGTHS])
+def test_what_the_front_end_misreads_never_reaches_it(proxy: str, request_bytes: bytes) -> None:
+    host, _, port = proxy.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(request_bytes)
+        assert re.match(rb"(HTTP/1\.1 400|$)", raw.recv(1000))  # refused, or closed without a word
+
+
+def test_a_slow_body_is_cut_off(proxy: str) -> None:
+    host, _, port = proxy.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(HEAD.encode() + b"{")
+        answer = raw.recv(1000)  # after client_body_timeout
+        assert re.match(rb"(HTTP/1\.1 408|$)", answer)
+
+
+def test_greedy_addresses_get_429_at_once(proxy: str) -> None:
+    """Thirty-two connections with a request each are all that one address may hold; the next one is refused."""
+    host, _, port = proxy.removeprefix("http://").partition(":")
+
+    def refused() -> bool:
+        held = [socket.create_connection((host, int(port)), timeout=30) for _ in range(32)]
+        try:
+            for connection in held:
+                connection.sendall(HEAD.encode())
+            with client(proxy) as http:
+                return http.get("/models/tiny/invoke?mode=health").status_code == 429
+        finally:
+            for connection in held:
+                connection.close()
+
+    eventually(refused, seconds=60)  # a machine that stalls for longer than client_body_timeout gets another try
