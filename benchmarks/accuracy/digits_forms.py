@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from robust.train import Ensemble, Recipe
 from robust.train.attacks.accuracy import PgdAttack, measure
-from robust.train.attacks.rates import Rate
+from robust.train.attacks.proportions import Proportion
 from robust.train.data.datasets import ImageData, load_data
 from robust.train.machine.processes import Processes
 
@@ -80,7 +80,7 @@ def robust_rate(model: Ensemble, data: ImageData, recipe: Recipe) -> dict[str, A
     attack = PgdAttack.of(recipe, steps=20, restarts=2)
     processes, classes = Processes(torch.device("cpu")), len(data.classes)
     found = measure(model, data, attack, classes=classes, processes=processes, seed=(recipe.seed, 7))
-    return Rate(found.robust, len(data)).to_json()
+    return Proportion(found.robust, len(data)).to_json()
 
 
 def main() -> int:

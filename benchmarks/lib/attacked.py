@@ -10,7 +10,7 @@ import torch
 from robust.train import Ensemble, Recipe, Run
 from robust.train.attacks.accuracy import PgdAttack, measure
 from robust.train.attacks.autoattack import measure_strong
-from robust.train.attacks.rates import Rate
+from robust.train.attacks.proportions import Proportion
 from robust.train.data.datasets import ImageData, load_data
 from robust.train.machine.processes import Processes
 
@@ -94,4 +94,5 @@ def _attacked(model: Ensemble, data: ImageData, attack: str, recipe: Recipe) -> 
         found = measure(model, data, pgd, classes=classes, processes=Processes(_CPU), seed=(recipe.seed, 5))
     else:
         found = measure_strong(model, data, attack, norm=recipe.norm, delta=recipe.delta, seed=recipe.seed, device=_CPU)
-    return {"clean": Rate(found.clean, len(data)).to_json(), attack: Rate(found.robust, len(data)).to_json()}
+    clean, robust = (Proportion(count, len(data)).to_json() for count in (found.clean, found.robust))
+    return {"clean": clean, attack: robust}

@@ -26,7 +26,7 @@ def command(
     ] = None,
     restarts: Annotated[int, typer.Option(help="Random starts of the attack they are compared by.", min=1)] = 10,
     n: Annotated[int, typer.Option(help="Samples an image for certified accuracy.", min=10)] = 1000,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted distillation stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted distillation.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,

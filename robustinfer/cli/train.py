@@ -23,7 +23,7 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
     download: Annotated[bool, typer.Option("--download", help="Fetch mnist or cifar10 if it is not there.")] = False,

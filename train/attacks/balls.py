@@ -11,7 +11,7 @@ __all__ = ["Ball", "L2Ball", "LinfBall", "ball"]
 
 
 class Ball(ABC):
-    """The perturbations z with norm at most `delta`, in pixel units, one a row of a batch."""
+    """The perturbations z with norm at most `delta`, in pixel units, one per row of a batch."""
 
     def __init__(self, delta: float) -> None:
         self.delta = delta

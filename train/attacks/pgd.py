@@ -1,7 +1,7 @@
 """The inner maximisation: projected gradient ascent on the perturbation, differentiating the input only.
 
-`loss` maps a batch of images to one loss a row. No attack here touches the gradients of a network's weights: call them
-with the networks frozen (`frozen`), so that none are computed either.
+`loss` maps a batch of images to one loss per row. No attack here touches the gradients of a network's parameters:
+call them with the networks frozen (`frozen`), so that none are computed either.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def _input_gradient(loss: Loss, x: Tensor) -> Tensor:
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients for the weights, within the block; as it was afterwards.
+    """Evaluation mode and no gradients for the parameters, within the block; as it was afterwards.
 
     Batch normalisation must use its running statistics while the network is attacked: in training mode the statistics
     would follow the perturbation, and the attack would differ from the one that the finished network meets.

@@ -1,4 +1,4 @@
-"""The weights beta of an ensemble as a convex problem, and members that no longer matter.
+"""The betas of an ensemble as a convex problem, and members that no longer matter.
 
 For fixed members the robust cross-entropy of sum_s beta_s f_s is convex in beta (eq. (surrogate-beta-erm)): scores are
 linear in beta, the cross-entropy is convex in scores, and a supremum of convex functions is convex.
@@ -18,7 +18,7 @@ from ..members.ensemble import Ensemble
 __all__ = ["refit_betas", "without_vanished"]
 
 _BATCH = 500
-_RIDGE = 1e-4  # keeps members with equal scores from trading arbitrarily large weights
+_RIDGE = 1e-4  # keeps members with equal scores from trading arbitrarily large betas
 
 
 def refit_betas(
@@ -30,11 +30,11 @@ def refit_betas(
     seed: tuple[int, ...],
     rounds: int = 4,
 ) -> list[float]:
-    """All weights, refitted on the robust loss over `data` with the members fixed.
+    """All betas, refitted on the robust loss over `data` with the members fixed.
 
-    A cutting-plane method: attack the ensemble with its current weights, keep the points, minimise the loss of each
-    image's worst point so far, and again. Of all weights on the way those are returned whose loss over all the points
-    is the smallest, so the result is never worse at these points than the weights it started from.
+    A cutting-plane method: attack the ensemble with its current betas, keep the points, minimise the loss of each
+    image's worst point so far, and again. Of all betas on the way those are returned whose loss over all the points
+    is the smallest, so the result is never worse at these points than the betas it started from.
     """
     candidates = [ensemble.betas.double().cpu()]
     cuts = [_attacked_scores(ensemble, candidates[0], data, attack, device, (*seed, 0))]
@@ -48,7 +48,7 @@ def refit_betas(
 def _attacked_scores(
     ensemble: Ensemble, beta: Tensor, data: ImageData, attack: PgdAttack, device: torch.device, seed: tuple[int, ...]
 ) -> Tensor:
-    """Each member's scores at the points an attack on the ensemble with these weights finds: (s, copies, N, K)."""
+    """Each member's scores at the points an attack on the ensemble with these betas finds: (s, copies, N, K)."""
     current = Ensemble(list(ensemble.members), beta.float()).freeze().to(device)
     parts = []
     for number, batch in in_order(data, _BATCH, Processes(device)):
@@ -83,9 +83,9 @@ def _minimise(cuts: list[Tensor], beta: Tensor, start: Tensor, labels: Tensor, s
 def without_vanished(
     ensemble: Ensemble, betas: list[float], data: ImageData, share: float, device: torch.device
 ) -> list[float]:
-    """The weights with 0 for members whose part of the scores' spread is below `share`; the largest always stays.
+    """The betas with 0 for members whose part of the scores' spread is below `share`; the largest always stays.
 
-    A weight alone says nothing, because a member's own scores may be large or small: what counts is the weight times
+    A beta alone says nothing, because a member's own scores may be large or small: what counts is beta times
     the spread of the scores between classes.
     """
     image = as_pixels(data.take(torch.arange(min(_BATCH, len(data)))), device)

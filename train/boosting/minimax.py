@@ -54,7 +54,7 @@ class WeightedObjective(Objective):
     Over examples: E_D of the robust cross-entropy, which bounds err_delta^ova(h, D). Over pairs: l_delta is
     1[some z gives y'] + 1[some z gives another label than y] - 1, and y' wins only where f_y' >= f_y; so, as in the
     lemma, l_delta <= (softplus(f_y' - f_y) + cross-entropy) / ln 2 - 1 with suprema over the ball, and the objective is
-    E_D of half their sum. The attack is that on the cross-entropy, one search an example
+    E_D of half their sum. The attack is that on the cross-entropy, one search per example
     (a kept perturbation climbs the objective itself).
 
     `distribution` is D, of shape (examples,) or (examples, classes), and sums to 1.
@@ -117,7 +117,7 @@ class MinimaxBooster(Booster):
         self.processes.wait()
         game = self._game(number)
         warnings = self._judge(trainer, game)
-        betas = game.vote_weights
+        betas = game.betas
         margins = -vote_loss(torch.stack([self._stored(stage) for stage in range(1, number + 1)]), betas)
         margins = margins.masked_fill(~self._support(), 1.0).view(len(self.data), -1).amin(dim=1)
         facts = {
@@ -146,7 +146,7 @@ class MinimaxBooster(Booster):
             f"The member of stage {number} is not a weak learner: its edge on the distribution over "
             f"{self.recipe.reweigh} is {edge:.3f}, and boosting needs a positive one."
         )
-        if not sum(game.weights) > 0:
+        if not sum(game.etas) > 0:
             raise TrainingError(
                 f"{message} Train longer, lower delta, take larger members, or set "
                 'reweigh = "pairs", which asks for less.'
@@ -166,7 +166,7 @@ class MinimaxBooster(Booster):
         return robust_loss(found, self.data.labels) if targeted else ova_loss(found, self.data.labels)
 
     def _game(self, stages: int) -> Reweighting:
-        """The booster after so many stages, from the losses in the run folder."""
+        """The booster after this many stages, from the losses in the run folder."""
         support = self._support()
         rate = fixed_rate(int(support.sum()), self.recipe.stages) if self.recipe.rate == "fixed" else None
         game = Reweighting(support, rate=rate)

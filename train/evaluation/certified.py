@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robustinfer import Card, InputSpec, Predictor
 
-from ..attacks.rates import Rate
+from ..attacks.proportions import Proportion
 from ..data.datasets import ImageData
 
 __all__ = ["MemoryEngine", "certified_accuracy"]
@@ -66,5 +66,7 @@ def certified_accuracy(
         "alpha": alpha,
         "sigma": predictor.card.sigma,
         "average_radius": float(radii.clip(min=0).mean()),
-        "accuracy": [{"radius": radius, **Rate(int((radii >= radius).sum()), len(data)).to_json()} for radius in grid],
+        "accuracy": [
+            {"radius": radius, **Proportion(int((radii >= radius).sum()), len(data)).to_json()} for radius in grid
+        ],
     }

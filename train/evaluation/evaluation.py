@@ -22,7 +22,7 @@ from robustinfer.files import write_text
 
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
 from ..attacks.autoattack import measure_strong
-from ..attacks.rates import Rate
+from ..attacks.proportions import Proportion
 from ..data.batches import numbers_in_order
 from ..data.datasets import ImageData, Model, load_data
 from ..machine.processes import Processes
@@ -32,7 +32,7 @@ from .certified import certified_accuracy, memory_predictor
 __all__ = ["Evaluation", "EvaluationSettings", "Row", "evaluate_model", "evaluate_run", "load_test_images"]
 
 _NOISE_COPIES = 4
-_SUBSET_SEED = 7  # the same images for every model that is evaluated on so many images
+_SUBSET_SEED = 7  # the same images for every model that is evaluated on that many images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,8 @@ class Row:
 
     what: str
     stages: int | None
-    clean: Rate
-    robust: Rate | None
+    clean: Proportion
+    robust: Proportion | None
     certified: dict[str, Any] | None
     seconds: float
 
@@ -168,7 +168,7 @@ def load_test_images(
 ) -> ImageData:
     """The test split of a data set: named, or in this folder, or the one that the model was trained on.
 
-    `images` takes so many of them, always the same ones. Files of folders are read as the `model` takes them.
+    `images` takes that many of them, always the same ones. Files of folders are read as the `model` takes them.
     """
     name, _, path = (spec or trained_on).partition(":")
     if spec is not None and Path(spec).is_dir():
@@ -184,7 +184,7 @@ def load_test_images(
 
 
 def _parts(run: Run, device: torch.device, *, prefixes: bool) -> Iterator[tuple[str, int | None, nn.Module]]:
-    """What is measured of a run: each prefix with the weights of its time, and the last member alone."""
+    """What is measured of a run: each prefix with the betas of its time, and the last member alone."""
     last = len(run.stages)
     if not last:
         raise SettingError(f"{run.path} has no finished stage yet; train it with `robust train ... --resume`.")
@@ -250,8 +250,8 @@ def _row(
     *,
     attacked: bool = True,
 ) -> Row:
-    robust = Rate(found.robust, found.images) if attacked and settings.attack != "none" else None
-    return Row(what, stages, Rate(found.clean, found.images), robust, certified, time.monotonic() - begun)
+    robust = Proportion(found.robust, found.images) if attacked and settings.attack != "none" else None
+    return Row(what, stages, Proportion(found.clean, found.images), robust, certified, time.monotonic() - begun)
 
 
 def _clean(predictor: Predictor, data: ImageData) -> Accuracy:
@@ -271,7 +271,7 @@ def _load_torchscript(path: Path, device: torch.device) -> nn.Module:
         try:
             model: nn.Module = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            raise ModelFileError(f"{path} is no TorchScript file: {str(error).splitlines()[0]}") from error
+            raise ModelFileError(f"{path} is not a TorchScript file: {str(error).splitlines()[0]}") from error
     for parameter in model.parameters():  # a script module has no requires_grad_ of its own
         parameter.requires_grad_(False)
     return model

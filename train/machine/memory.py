@@ -17,8 +17,8 @@ def keep_freed_memory(device: torch.device) -> bool:
 
     A training step on a CPU allocates and frees the same large arrays again and again. glibc gives large ones back and
     takes them anew from the system, which hands out empty pages one page fault after the other: about a tenth of the
-    time of a step of a small network (benchmarks/speed/training_memory.py). Weights and losses do not depend on it. On
-    other systems, C libraries and devices nothing is changed.
+    time of a step of a small network (benchmarks/speed/training_memory.py). Parameters and losses do not depend on
+    it. On other systems, C libraries and devices nothing is changed.
     """
     if device.type != "cpu" or not sys.platform.startswith("linux"):
         return False

@@ -33,7 +33,7 @@ class Member(nn.Module):
 
     @property
     def head(self) -> nn.Linear | None:
-        """The linear layer that gives the scores, into which a weight beta can be folded; None if there is none."""
+        """The linear layer that gives the scores, into which its beta can be folded; None if there is none."""
         head = getattr(self.network, "head", None)
         return head if isinstance(head, nn.Linear) else None
 
@@ -78,7 +78,7 @@ def build_member(
 
     `module:factory` imports `module` and calls `factory(input, classes)`, which returns any `torch.nn.Module`.
     """
-    with torch.random.fork_rng(devices=[]):  # initial weights come from torch's global stream: leave it as it was
+    with torch.random.fork_rng(devices=[]):  # initial parameters come from torch's global stream: leave it as it was
         torch.manual_seed(seed)
         network = _network(architecture, input, classes, width)
     member = Member(network, mean=mean, std=std)

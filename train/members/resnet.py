@@ -59,7 +59,7 @@ def _shortcut(before: int, after: int, stride: int) -> nn.Module:
 
 
 def _spread(blocks: int, stages: int) -> list[int]:
-    """Blocks a stage, as even as possible; what is left over goes to the first stages."""
+    """Blocks per stage, as even as possible; what is left over goes to the first stages."""
     return [blocks // stages + (stage < blocks % stages) for stage in range(stages)]
 
 

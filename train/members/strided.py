@@ -21,9 +21,9 @@ __all__ = ["StridedConvolution"]
 
 
 class StridedConvolution(nn.Conv2d):
-    """`nn.Conv2d` with stride 2 and half the (odd) kernel as padding: the same weights, outputs and gradients.
+    """`nn.Conv2d` with stride 2 and half the (odd) kernel as padding: the same parameters, outputs and gradients.
 
-    For batches, and for first gradients only. In evaluation mode weights are not expected to be trained: then it is
+    For batches, and for first gradients only. In evaluation mode parameters are not expected to be trained: then it is
     torch's own layer, which a tracer or an exporter can follow.
     """
 
@@ -72,7 +72,7 @@ def _image_gradient(gradient: Tensor, weight: Tensor, shape: torch.Size) -> Tens
     count, before, height, width = shape
     side, pad = weight.shape[-1], weight.shape[-1] // 2
     down, across = gradient.shape[2:]
-    outputs = gradient.permute(0, 2, 3, 1).reshape(-1, len(weight))  # one row an output, one column a kernel
+    outputs = gradient.permute(0, 2, 3, 1).reshape(-1, len(weight))  # one row per output, one column per kernel
     kernels = weight.permute(1, 2, 3, 0).reshape(before * side * side, -1)
     met = (kernels @ outputs.T).view(before, side, side, count, down, across)
     rows, columns = down + pad, across + pad  # half the padded image: all outputs, and as far as the last entry reaches

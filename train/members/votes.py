@@ -12,7 +12,7 @@ __all__ = ["VoteEnsemble"]
 
 
 class VoteEnsemble(Ensemble):
-    """Members that vote: the scores of a class are the weights of the members whose largest score it has.
+    """Members that vote: the score of a class is the sum of the betas of the members whose largest score it has.
 
     `betas` is the distribution Q. Votes are constant almost everywhere, so a gradient of them says nothing; backwards,
     each vote is taken for the member's probabilities ("straight through"). An attack on the vote thus pushes the
@@ -27,7 +27,7 @@ class VoteEnsemble(Ensemble):
         return total
 
     def staged(self, image: Tensor) -> Iterator[Tensor]:
-        """The votes of the first member, of the first two, and so on, with these weights."""
+        """The votes of the first member, of the first two, and so on, with these betas."""
         total = torch.zeros((), device=image.device)
         for number in range(len(self.members)):
             total = total + self._ballot(number, image)

@@ -1,4 +1,4 @@
-"""Where an interrupted stage goes on: one safetensors file with the position in its header, replaced as a whole."""
+"""Where an interrupted stage resumes: one safetensors file with the position in its header, replaced as a whole."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ __all__ = ["Checkpoint", "flatten_optimizer", "restore_optimizer"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A position within a stage, and every tensor that training goes on from."""
+    """A position within a stage, and every tensor that training resumes from."""
 
     stage: int
     epoch: int

@@ -15,7 +15,7 @@ class Watcher(Protocol):
     """Someone who watches a training: a progress bar, a test."""
 
     def stage(self, number: int, epochs: int, steps: int) -> None:
-        """A stage starts, or goes on."""
+        """A stage starts, or resumes."""
 
     def step(self, number: int, epoch: float, loss: float) -> None:
         """The stage is at this epoch, a fraction within it."""
@@ -53,7 +53,7 @@ class Journal:
             return
         kept = []
         for line in self._file.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError, KeyError):  # a line that a kill cut short is no line
+            with contextlib.suppress(ValueError, KeyError):  # a line that a kill cut short does not count
                 record = json.loads(line)
                 ended = record["kind"] == "epoch"  # an epoch's line is written when the next epoch is about to begin
                 at = (record["epoch"] + 1, 0) if ended else (record["epoch"], record["step"])

@@ -38,8 +38,8 @@ def edge(
 ) -> float:
     """The edge gamma of a member: minus its robust one-versus-all error err_delta^ova(h, D).
 
-    D is the weighting that the boosting step leaves for the member: for the cross-entropy, the gradient of the loss of
-    f^(t-1) at its attacked point weighs example i by 1 - p(y_i). The first member meets the uniform weighting. The
+    D is the distribution that the boosting step leaves for the member: for the cross-entropy, the gradient of the loss
+    of f^(t-1) at its attacked point weighs example i by 1 - p(y_i). The first member meets the uniform one. The
     supremum over the ball is what the attack finds, so the true edge is at most this.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=processes.device)
@@ -47,11 +47,11 @@ def edge(
         image, labels = batch.image, batch.labels
         draws = Draws(*seed, number, device=processes.device)
         failed = _mean_scores(member, image, labels, attack, draws).argmax(dim=1) != labels
-        weight = torch.ones(len(labels), dtype=torch.float64, device=processes.device)
+        density = torch.ones(len(labels), dtype=torch.float64, device=processes.device)
         if past is not None:
             scores = _mean_scores(past, image, labels, attack, draws)
-            weight = 1 - functional.softmax(scores.double(), dim=1).gather(1, labels[:, None])[:, 0]
-        sums += torch.stack([weight.sum(), (weight * (1 - 2 * failed.double())).sum()])
+            density = 1 - functional.softmax(scores.double(), dim=1).gather(1, labels[:, None])[:, 0]
+        sums += torch.stack([density.sum(), (density * (1 - 2 * failed.double())).sum()])
     processes.sum(sums)
     total, gain = sums.tolist()
     return gain / total if total > 0 else 1.0
@@ -62,7 +62,7 @@ def stage_warnings(number: int, *, gamma: float, ensemble: Accuracy, member: Acc
     found = []
     if gamma <= 0:
         message = (
-            f"The member of stage {number} is not a weak learner: its edge on the current weighting is {gamma:.3f}, "
+            f"The member of stage {number} is not a weak learner: its edge on the current distribution is {gamma:.3f}, "
             "and boosting needs a positive one."
         )
         found.append(warning("no-weak-learner", message))

@@ -1,4 +1,4 @@
-"""What turns gradients into weights: the optimiser of a stage."""
+"""What turns gradients into parameters: the optimiser of a stage."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _FAR_WIDER = 4  # columns a row from which small square factors are quicker
 
 
 def make_optimizer(recipe: Recipe, model: StageModel) -> torch.optim.Optimizer:
-    """The recipe's optimiser; the weights beta have a learning rate of their own and no weight decay."""
+    """The recipe's optimiser; the betas have a learning rate of their own and no weight decay."""
     betas = [beta for beta in (model.beta, model.previous_betas) if beta.requires_grad]
     if recipe.optimizer == "muon":
         share = _ADAM_SHARE
@@ -35,16 +35,16 @@ def make_optimizer(recipe: Recipe, model: StageModel) -> torch.optim.Optimizer:
     return kind(groups, lr=recipe.learning_rate, fused=True)
 
 
-def _group(weights: list[nn.Parameter], recipe: Recipe, *, factor: float = 1.0, **options: Any) -> dict[str, Any]:
-    return {"params": weights, "factor": factor, "weight_decay": recipe.weight_decay, **options}
+def _group(parameters: list[nn.Parameter], recipe: Recipe, *, factor: float = 1.0, **options: Any) -> dict[str, Any]:
+    return {"params": parameters, "factor": factor, "weight_decay": recipe.weight_decay, **options}
 
 
 def _hidden_kernels(member: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The kernels of convolutions and linear layers but the last one, which gives the scores; and all other weights."""
-    weights = list(member.parameters())
-    kernels = [weight for weight in weights if weight.ndim > 1][:-1]
-    chosen = {id(weight) for weight in kernels}
-    return kernels, [weight for weight in weights if id(weight) not in chosen]
+    """The kernels of convolutions and linear layers but the last one, which gives the scores; and all others."""
+    parameters = list(member.parameters())
+    kernels = [parameter for parameter in parameters if parameter.ndim > 1][:-1]
+    chosen = {id(parameter) for parameter in kernels}
+    return kernels, [parameter for parameter in parameters if id(parameter) not in chosen]
 
 
 class Muon(torch.optim.AdamW):
@@ -67,23 +67,23 @@ class Muon(torch.optim.AdamW):
         for group in self.param_groups:
             if not group["orthogonal"]:
                 continue
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._step_kernel(weight, weight.grad, group)
-                    weight.grad = None  # done: AdamW passes over weights without a gradient
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_kernel(parameter, parameter.grad, group)
+                    parameter.grad = None  # done: AdamW passes over parameters without a gradient
         super().step()
 
-    def _step_kernel(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _step_kernel(self, kernel: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         momentum, rate = group["momentum"], group["lr"]
-        state = self.state[weight]
+        state = self.state[kernel]
         if not state:
-            state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(weight)}
-        state["step"] += 1  # AdamW expects every weight to have one
+            state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(kernel)}
+        state["step"] += 1  # AdamW expects every parameter to have one
         buffer = state["momentum_buffer"].mul_(momentum).add_(gradient)
         update = orthogonalised(gradient.add(buffer, alpha=momentum).flatten(1))  # Nesterov's look ahead
         rows, columns = update.shape
-        weight.mul_(1 - rate * group["weight_decay"])
-        weight.add_(update.view(weight.shape), alpha=-rate * max(1.0, rows / columns) ** 0.5)
+        kernel.mul_(1 - rate * group["weight_decay"])
+        kernel.add_(update.view(kernel.shape), alpha=-rate * max(1.0, rows / columns) ** 0.5)
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

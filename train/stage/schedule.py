@@ -15,7 +15,7 @@ def cosine_learning_rate(maximum: float, fraction: float) -> float:
 def ramped_delta(recipe: Recipe, epoch: float, *, fresh: bool) -> float:
     """The radius after `epoch` epochs of a stage.
 
-    A member that starts from random weights meets a radius that grows over the first `ramp` epochs: at full strength
+    A member that starts from random parameters meets a radius that grows over the first `ramp` epochs: at full strength
     from the first step it may settle on one class for every image, which no attack can change.
     """
     return recipe.delta * min(1.0, epoch / recipe.ramp) if fresh and recipe.ramp > 0 else recipe.delta

@@ -1,4 +1,4 @@
-"""One stage of boosting: train a member and its weight on the robust loss, from its first step or from a checkpoint."""
+"""One stage of boosting: train a member and its beta on the robust loss, from its first step or from a checkpoint."""
 
 import math
 import time
@@ -38,7 +38,7 @@ _NEVER = 1_000_000  # key of the random streams that belong to no epoch
 
 @dataclass
 class _Snapshot:
-    """Weights worth going back to, and the accuracy they had."""
+    """Parameters worth returning to, and the accuracy they had."""
 
     accuracy: float = -1.0
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class StageTrainer:
     def accuracy(self, data: ImageData, attack: PgdAttack, *, purpose: int) -> Accuracy:
         """The accuracy of f^(t-1) + beta f_w with the model in evaluation mode; in the first stage of beta f_w.
 
-        The weight counts there, too: a trained one may be negative, and then f_w alone errs where the model is right.
+        Beta counts there, too: a trained one may be negative, and then f_w alone errs where the model is right.
         """
 
         def scores(x: Tensor) -> Tensor:
@@ -172,11 +172,11 @@ class StageTrainer:
 
         seed = (self.recipe.seed, self.number, self.epoch, _NEVER + purpose)
         classes = len(data.classes)
-        with frozen(self.model):  # an attack needs no gradients of the weights
+        with frozen(self.model):  # an attack needs no gradients of the parameters
             return measure(scores, data, attack, classes=classes, processes=self.processes, seed=seed)
 
     def _guard(self) -> None:
-        """Catastrophic overfitting of one-step attacks: go back to the last good weights and take two steps from now.
+        """Catastrophic overfitting of one-step attacks: return to the last good parameters and take two steps from now.
 
         It shows on the training set: the accuracy under a real attack falls while that under one step stays (Wong et
         al. 2020 watch one batch in the same way, and stop).
@@ -187,10 +187,11 @@ class StageTrainer:
         if accuracy < self.good.accuracy - self.recipe.guard:
             self.model.load_state_dict(self.good.tensors)
             self.attack_steps = 2
-            self.optimizer.state.clear()  # its moments belong to the weights that were given up
+            self.optimizer.state.clear()  # its moments belong to the parameters that were given up
             message = (
                 f"Stage {self.number} overfitted to its one-step attack (robust training accuracy fell from "
-                f"{self.good.accuracy:.0%} to {accuracy:.0%}); it went back and takes two steps from now on."
+                f"{self.good.accuracy:.0%} to {accuracy:.0%}); it returned to its last good "
+                "parameters and takes two steps from now on."
             )
             self.warnings.append(warning("catastrophic-overfitting", message))
             self.journal.watcher.warn(self.warnings[-1])
@@ -273,7 +274,7 @@ class StageTrainer:
         Checkpoint(self.number, self.epoch, self.step, state, tensors).save(self.folder)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of this stage."""
+        """Resume from a checkpoint of this stage."""
         self.model.load_state_dict(checkpoint.part("model"))
         restore_optimizer(self.optimizer, checkpoint.part("optimizer"))
         self.epoch, self.step = checkpoint.epoch, checkpoint.step

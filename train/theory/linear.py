@@ -34,14 +34,14 @@ class LinearChecker:
         self.norm, self.delta = norm, delta
 
     def check(self, member: Scores, image: Tensor, labels: Tensor) -> Checked:
-        """One search an example: h leaves y iff one class beats it, and the best z against one class is closed-form."""
-        weights, bias = linear_form(member, image)
+        """One search per example: h leaves y iff a class beats it, and the best z against one class is closed-form."""
+        matrix, bias = linear_form(member, image)
         pixels, truth = _rows(image), labels.cpu().numpy()
-        scores = pixels @ weights.T + bias
+        scores = pixels @ matrix.T + bias
         vulnerable = np.zeros(len(pixels), dtype=bool)
         perturbation = np.zeros_like(pixels)
         for row, label in enumerate(truth):
-            direction = weights - weights[label]
+            direction = matrix - matrix[label]
             reach = self.delta * _dual_norm(direction, self.norm)
             gap = scores[row] - scores[row, label] + reach
             gap[label] = -np.inf
@@ -56,11 +56,11 @@ class LinearChecker:
 
     def reached(self, member: Scores, image: Tensor, labels: Tensor) -> Tensor:
         """Every label of every example, exactly."""
-        weights, bias = linear_form(member, image)
+        matrix, bias = linear_form(member, image)
         pixels = _rows(image)
         limit = self.delta * (1.0 + _ROUNDING) + _ROUNDING
         reached = [
-            [shortest_change(weights, weights @ row + bias, label, self.norm) <= limit for label in range(len(weights))]
+            [shortest_change(matrix, matrix @ row + bias, label, self.norm) <= limit for label in range(len(matrix))]
             for row in pixels
         ]
         return torch.tensor(reached, dtype=torch.bool, device=image.device)
@@ -76,17 +76,17 @@ def linear_form(member: Scores, image: Tensor) -> tuple[_Array, _Array]:
     with torch.no_grad():
         values = member(basis).double().cpu().numpy()
         found = member(image).double().cpu().numpy()
-    weights, bias = (values[1:] - values[0]).T, values[0]
-    expected = _rows(image) @ weights.T + bias
+    matrix, bias = (values[1:] - values[0]).T, values[0]
+    expected = _rows(image) @ matrix.T + bias
     if not np.allclose(found, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(values).max()))):
         raise TrainingError("The exact checker takes members whose scores are linear in the pixels; this one is not.")
-    return weights, bias
+    return matrix, bias
 
 
-def shortest_change(weights: _Array, scores: _Array, label: int, norm: str) -> float:
+def shortest_change(matrix: _Array, scores: _Array, label: int, norm: str) -> float:
     """The norm of the shortest z with which `label` wins or ties everywhere; infinite if there is none."""
-    others = np.arange(len(weights)) != label
-    directions, needed = (weights[label] - weights)[others], (scores - scores[label])[others]
+    others = np.arange(len(matrix)) != label
+    directions, needed = (matrix[label] - matrix)[others], (scores - scores[label])[others]
     if (needed <= 0).all():
         return 0.0
     return _shortest_linf(directions, needed) if norm == "linf" else _shortest_l2(directions, needed)

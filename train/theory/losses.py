@@ -1,7 +1,7 @@
 """The losses of sections 3.1 to 3.4: plain, robust and one-versus-all; their errors; the votes h_Q; the surrogate.
 
 All of them are functions of what is known about a unilabel predictor h around each example. `reached` is the matrix
-1[exists z in B_p(delta): h(x_i + z) = c], one row an example, one column a class. A checker computes it
+1[exists z in B_p(delta): h(x_i + z) = c], one row per example, one column per class. A checker computes it
 (`checkers.py`): the exact one for linear members all of it, an attack only entries that are surely 1. Every loss here
 grows with `reached`, so what an attack finds gives a loss that is at most the true one.
 
@@ -58,7 +58,7 @@ def robust_loss(reached: Tensor, labels: Tensor) -> Tensor:
 
 
 def ova_loss(reached: Tensor, labels: Tensor) -> Tensor:
-    """l_delta^ova of eq. (ova-loss): 2 1[exists z: h(x+z) != y] - 1, one number an example.
+    """l_delta^ova of eq. (ova-loss): 2 1[exists z: h(x+z) != y] - 1, one number per example.
 
     It is at least the robust loss of each pair of the example: eq. (loss-domination).
     """
@@ -85,18 +85,18 @@ def ova_error(reached: Tensor, labels: Tensor, distribution: Tensor) -> float:
     return error(ova_loss(reached, labels), distribution)
 
 
-def vote_scores(predicted: Tensor, weights: Tensor, classes: int) -> Tensor:
+def vote_scores(predicted: Tensor, betas: Tensor, classes: int) -> Tensor:
     """h_Q(x) = E_{h ~ Q}[h(x)] for labels `predicted` of shape (members, examples): (examples, classes)."""
-    return torch.einsum("t,tnk->nk", weights, functional.one_hot(predicted, classes).to(weights.dtype))
+    return torch.einsum("t,tnk->nk", betas, functional.one_hot(predicted, classes).to(betas.dtype))
 
 
-def vote_loss(losses: Tensor, weights: Tensor) -> Tensor:
+def vote_loss(losses: Tensor, betas: Tensor) -> Tensor:
     """l(Q; ...) = E_{h ~ Q}[l(h; ...)], from the losses of each member along the first axis.
 
     Lemma loss-transfer: where it is negative for every y', the vote h_Q^am gives y. With robust losses it gives y on
     the whole ball (Theorem robust-boosting). Its negative is the margin of the vote.
     """
-    total: Tensor = torch.tensordot(weights.double(), losses.double(), dims=1)
+    total: Tensor = torch.tensordot(betas.double(), losses.double(), dims=1)
     return total
 
 

@@ -96,7 +96,7 @@ class Problem:
         for row, label in zip(self.image, self.labels.tolist(), strict=True):
             around = (row.flatten() + points).view(-1, 1, 1, 2)
             predicted = torch.stack([self.members[h](around).argmax(dim=1) for h in boosted.members])
-            if not bool((vote_scores(predicted, boosted.weights, CLASSES).argmax(dim=1) == label).all()):
+            if not bool((vote_scores(predicted, boosted.betas, CLASSES).argmax(dim=1) == label).all()):
                 return False
         return True
 
@@ -132,7 +132,7 @@ def test_margins_come_within_epsilon_of_gamma(problem: Problem, epsilon: float) 
     worst = boosted.worst_margin(problem.support)
     assert gamma - epsilon <= worst <= gamma + 1e-9
     assert worst >= sum(boosted.edges) / rounds - math.sqrt(2 * math.log(rows) / rounds) - 1e-12
-    assert torch.allclose(boosted.weights, torch.full((rounds,), 1 / rounds).double())
+    assert torch.allclose(boosted.betas, torch.full((rounds,), 1 / rounds).double())
 
 
 def test_fewer_rounds_may_not_be_enough(problem: Problem) -> None:
@@ -151,7 +151,7 @@ def test_the_bound_holds_for_any_members_and_any_rate() -> None:
             losses.append(found)
             game.update(found)
             assert float(game.distribution.sum()) == pytest.approx(1.0)
-        worst = (torch.stack(losses) * game.vote_weights[:, None]).sum(dim=0)[support].max()
+        worst = (torch.stack(losses) * game.betas[:, None]).sum(dim=0)[support].max()
         assert float(worst) <= game.bound + 1e-9
 
 
@@ -167,9 +167,9 @@ def test_members_without_an_edge_do_not_vote() -> None:
     assert game.update(torch.tensor([1.0, 1.0, -1.0, 1.0])) == 0.0
     assert torch.equal(game.distribution, before)
     with pytest.raises(TrainingError, match="nothing to vote with"):
-        _ = game.vote_weights
+        _ = game.betas
     game.update(torch.tensor([-1.0, -1.0, -1.0, -1.0]))  # an edge of 1, whose weight must stay finite
-    assert game.vote_weights.tolist() == [0.0, 1.0]
+    assert game.betas.tolist() == [0.0, 1.0]
 
 
 def test_the_vote_ensemble_is_the_weighted_plurality() -> None:
@@ -225,7 +225,7 @@ def edges_again(run: Run) -> list[float]:
     game = Reweighting(support, rate=rate)
     for found in losses:
         game.update(found)
-    assert list(run.stages[-1].betas) == pytest.approx(game.vote_weights.tolist())
+    assert list(run.stages[-1].betas) == pytest.approx(game.betas.tolist())
     return game.edges
 
 
@@ -266,3 +266,11 @@ def test_lost_losses_are_refused(tmp_path: Path) -> None:
 def test_a_first_member_without_an_edge_ends_the_training(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"not a weak learner.*pairs"):
         train(small(delta=0.5, epochs=1), tmp_path / "run", device="cpu")
+
+
+def test_with_the_fixed_rate_a_member_without_an_edge_votes_and_training_continues(tmp_path: Path) -> None:
+    recipe = small(delta=0.5, epochs=1, stages=2, limit=128, rate="fixed")
+    run = train(recipe, tmp_path / "run", device="cpu")
+    assert run.stages[0].metrics["edge"] <= 0
+    assert run.stages[0].warnings[0]["code"] == "no-weak-learner"
+    assert run.stages[1].betas == pytest.approx([0.5, 0.5])

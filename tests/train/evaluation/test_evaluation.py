@@ -8,7 +8,7 @@ import torch
 from robust.train import Ensemble, Recipe, Run, train
 from robust.train.attacks.accuracy import PgdAttack, measure
 from robust.train.attacks.autoattack import measure_strong
-from robust.train.attacks.rates import Rate
+from robust.train.attacks.proportions import Proportion
 from robust.train.data.datasets import ImageData, load_data
 from robust.train.data.pixels import TensorPixels
 from robust.train.evaluation.certified import certified_accuracy, memory_predictor
@@ -71,15 +71,15 @@ def test_certified_accuracy_is_the_runtimes(pixels: ImageData) -> None:
     found = certified_accuracy(predictor, pixels, n=2000, alpha=0.001, seed=0)
     assert found["accuracy"][0]["count"] >= 5
     assert found["accuracy"][0]["radius"] == 0
-    assert found["accuracy"][1] == {"radius": 0.25, **Rate(0, 7).to_json()}
+    assert found["accuracy"][1] == {"radius": 0.25, **Proportion(0, 7).to_json()}
     assert 0 < found["average_radius"] < 0.1
 
 
 def test_intervals_against_published_values() -> None:
     """Clopper-Pearson for 5 of 10: (0.1871, 0.8129), and the rule of three for 0 of n."""
-    assert Rate(5, 10).interval == pytest.approx((0.1871, 0.8129), abs=1e-4)
-    assert Rate(0, 100).interval == pytest.approx((0, 1 - 0.025 ** (1 / 100)))
-    assert str(Rate(5, 10)) == "50.0 % [18.7, 81.3]"
+    assert Proportion(5, 10).interval == pytest.approx((0.1871, 0.8129), abs=1e-4)
+    assert Proportion(0, 100).interval == pytest.approx((0, 1 - 0.025 ** (1 / 100)))
+    assert str(Proportion(5, 10)) == "50.0 % [18.7, 81.3]"
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +178,6 @@ def test_test_images_are_a_fixed_part_of_the_test_split() -> None:
     assert torch.equal(some.take(torch.arange(25)), whole.take(numbers))
 
 
-def test_an_ensemble_needs_one_weight_a_member() -> None:
-    with pytest.raises(ValueError, match="one weight a member; found 1 members, 2 weights"):
+def test_an_ensemble_needs_one_beta_per_member() -> None:
+    with pytest.raises(ValueError, match="one beta per member; found 1 members, 2 betas"):
         Ensemble([Nearest()], [1.0, 2.0])

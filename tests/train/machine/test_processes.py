@@ -118,6 +118,31 @@ def test_when_one_process_is_killed_the_other_ends_with_a_sentence(tiny: Recipe,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of torchrun in /proc")
+def test_torchrun_ends_when_one_of_its_processes_is_killed(tiny: Recipe, tmp_path: Path) -> None:
+    recipe = tiny.replace(checkpoint_seconds=0, epochs=10_000, select="last")
+    file, out = tmp_path / "tiny.toml", tmp_path / "two"
+    file.write_text(recipe.to_toml())
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "robustinfer", "train", str(file), "--out", str(out), "--device", "cpu"]
+    torchrun = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        while not (out / "resume.json").exists():
+            assert torchrun.poll() is None
+            time.sleep(0.05)
+        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+        ranks = [int(child) for child in children if b"RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes()]
+        os.kill(ranks[0], signal.SIGKILL)
+        _, printed = torchrun.communicate(timeout=240)
+    finally:
+        torchrun.kill()
+    assert torchrun.returncode == 1, printed
+    assert "SIGKILL" in printed
+    assert Run.open(out).recipe == recipe
+
+
+@pytest.mark.slow
 @pytest.mark.representative
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("previous", ["clean", "exact"])

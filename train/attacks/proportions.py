@@ -1,33 +1,33 @@
-"""A rate with its confidence interval."""
+"""A proportion of images, with its confidence interval."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from scipy.stats import binomtest
 
-__all__ = ["Rate"]
+__all__ = ["Proportion"]
 
 
 @dataclass(frozen=True)
-class Rate:
-    """`count` of `images`, with a 95 % Clopper-Pearson interval for the rate on all images of this kind."""
+class Proportion:
+    """`count` of `images`, with a 95 % Clopper-Pearson interval for the proportion among all images of this kind."""
 
     count: int
     images: int
 
     @property
     def value(self) -> float:
-        """The rate itself."""
+        """The proportion itself."""
         return self.count / self.images
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval: it misses the true rate with probability at most 5 %."""
+        """The interval: it misses the true proportion with probability at most 5 %."""
         found = binomtest(self.count, self.images).proportion_ci(confidence_level=0.95, method="exact")
         return float(found.low), float(found.high)
 
     def to_json(self) -> dict[str, Any]:
-        """Rate, count and interval."""
+        """Proportion (as `rate`), count and interval."""
         low, high = self.interval
         return {"rate": self.value, "count": self.count, "images": self.images, "low": low, "high": high}
 
