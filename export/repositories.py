@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +81,17 @@ dynamic_batching {{ }}
 """
 
 
-def export_archive(run: str | os.PathLike[str], path: str | os.PathLike[str], **settings: Any) -> Exported:
-    """Write a run as a TorchServe archive (.mar) around an accepted ONNX file."""
-    from robustinfer.extras import require
-
-    archive = require("robust.serve.torchserve.archive", extra="serve", why="A TorchServe archive")
+def export_archive(
+    run: str | os.PathLike[str], path: str | os.PathLike[str], *, pack: Callable[..., Path], **settings: Any
+) -> Exported:
+    """Write a run as an archive (.mar) around an accepted ONNX file, by `robust.serve.pack`."""
     target = Path(path)
     if target.suffix != ".mar":
         raise ExportError(f"A TorchServe archive ends in .mar; found {target.name}.")
     with tempfile.TemporaryDirectory() as scratch:
         exported = export_run(run, Path(scratch) / "model.onnx", **settings)
         try:
-            archive.pack(exported.path, target, name=exported.card.name, version=exported.card.version)
+            pack(exported.path, target, name=exported.card.name, version=exported.card.version)
         except OSError as error:
             raise ExportError(f"Cannot write {target}: {error.strerror or error}; choose another --out.") from error
     return Exported(target, "onnx", target.stat().st_size, exported.digest, exported.card)

@@ -76,7 +76,9 @@ def command(
         if kind == "triton":
             exported = export_triton(run, out, progress=advance, **settings)
         elif kind == "mar":
-            exported = export_archive(run, out, progress=advance, **settings)
+            with needed(extra="serve", why="A TorchServe archive"):
+                from robust.serve import pack
+            exported = export_archive(run, out, pack=pack, progress=advance, **settings)
         else:
             exported = export_run(run, out, format=kind, progress=advance, **settings)
     if json:

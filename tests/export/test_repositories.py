@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from robust.export.repositories import export_archive, export_triton
+from robust.serve import pack
 from robust.train.runs.run import Run
 from typer.testing import CliRunner
 
@@ -52,11 +53,11 @@ def test_triton_refusals_leave_nothing(run: Run, tmp_path: Path, settings: dict[
 
 
 def test_torchserve_archive(run: Run, tmp_path: Path) -> None:
-    exported = export_archive(run.path, tmp_path / "tiny.mar", samples=20, version="2")
+    exported = export_archive(run.path, tmp_path / "tiny.mar", pack=pack, samples=20, version="2")
     with zipfile.ZipFile(exported.path) as archive:
         manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))
         archive.extract(manifest["model"]["serializedFile"], tmp_path)
     assert (manifest["model"]["modelName"], manifest["model"]["modelVersion"]) == ("tiny-digits", "2")
     assert Predictor.load(tmp_path / manifest["model"]["serializedFile"]).digest == exported.digest
     with pytest.raises(ExportError, match=r"ends in \.mar"):
-        export_archive(run.path, tmp_path / "tiny.zip")
+        export_archive(run.path, tmp_path / "tiny.zip", pack=pack)
