@@ -11,7 +11,7 @@ from .errors import CertificateError
 from .settings import short
 from .smoothing.kinds import Bound
 
-__all__ = ["METHOD", "VOTES_METHOD", "Certificate", "MemberVotes", "ModelReference", "Prediction"]
+__all__ = ["METHOD", "OPTIONAL", "VOTES_METHOD", "Certificate", "MemberVotes", "ModelReference", "Prediction"]
 
 ProcedureName = Literal["fixed", "radius", "tolerance", "deadline"]
 SeedOrigin = Literal["runtime", "caller", "data set"]
@@ -31,9 +31,16 @@ GUARANTEE = (
 
 
 _WHOLE = {"n", "n0", "samples_used", "looks", "invalid", "seed"}
+_REAL = {"radius", "sigma", "alpha", "p_lower", "seconds"}
+_REAL_OR_NULL = {"p_upper_runner_up", "requested", "radius_linf"}
+_TEXT = {"norm", "method", "bound", "procedure", "noise", "stopped", "image"}
 _LARGEST = {"seed": 2**64}  # one above the largest; 2^63 for the other whole numbers
-_REAL = {"radius", "sigma", "alpha", "p_lower", "p_upper_runner_up", "requested", "beta", "seconds"}
-_OPTIONAL = {"p_upper_runner_up", "requested"}
+
+OPTIONAL = frozenset({"members", "seed_origin", "radius_linf"})
+"""Fields that a certificate may lack: no members vote, or an older version wrote it, and then it claims that much less."""
+
+_DERIVED = {"guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
+_BESIDE = {"signature"}  # what a server that signs sends beside the fields (`signing.py`)
 
 _Answer = TypeVar("_Answer", "Prediction", "Certificate")
 
@@ -117,6 +124,9 @@ class Certificate:
     The method "clopper-pearson/votes" is that of a votes file: the label is that of the weighted plurality vote of the
     smoothed members, `members` holds what each of them proves, `p_lower` and `p_upper_runner_up` are those of the
     member whose radius is the certificate's, and `counts` are the plurality votes of the samples.
+
+    `radius_l1` and `radius_linf` are what the l2 radius proves in two other norms: every change is at least as long in
+    l1 as in l2, and at most sqrt(d) times as long in l2 as in l_inf, for an image of d values.
     """
 
     label: int | None
@@ -146,6 +156,7 @@ class Certificate:
     seconds: float
     members: tuple[MemberVotes, ...] = ()
     seed_origin: SeedOrigin | None = None
+    radius_linf: float | None = None
 
     def __post_init__(self) -> None:
         if self.abstained != (self.label is None) or (self.abstained and self.radius != 0.0):
@@ -170,53 +181,83 @@ class Certificate:
             if sum(member.counts) + member.invalid != self.samples_used - self.n0:
                 raise CertificateError("Each member's votes add up to the samples of a certificate; here they do not.")
 
+    @property
+    def guarantee(self) -> str:
+        """What is proven, in one sentence."""
+        return VOTES_GUARANTEE if self.members else GUARANTEE
+
+    @property
+    def radius_l1(self) -> float:
+        """A change whose l1 norm is below this does not alter the label either: its l2 norm is not larger."""
+        return self.radius
+
     def to_json(self) -> dict[str, Any]:
-        """The certificate as a JSON object (also the HTTP answer); `members` and `seed_origin` where it has them."""
+        """The certificate as a JSON object (also the HTTP answer), without the optional fields that it lacks."""
         document = dataclasses.asdict(self)
-        if not self.members:
-            del document["members"]
-        if self.seed_origin is None:
-            del document["seed_origin"]
-        return document | {"guarantee": VOTES_GUARANTEE if self.members else GUARANTEE}
+        for name in OPTIONAL:
+            if not document[name] and document[name] != 0:
+                del document[name]
+        return document | {"radius_l1": self.radius_l1, "guarantee": self.guarantee}
 
     @classmethod
     def from_json(cls, document: Any) -> "Certificate":
-        """Read a certificate, and check what can be checked without the model."""
-        return _read(cls, document)
+        """Read a certificate, and check what can be checked without the model.
+
+        An unknown field is refused, because nothing could check what it claims.
+        """
+        if isinstance(document, Mapping):
+            document = _renamed(document, "mode", "procedure")
+        certificate = _read(cls, document)
+        known = {field.name for field in dataclasses.fields(cls)} | _DERIVED | _BESIDE
+        unknown = sorted(str(name) for name in document.keys() - known)
+        if unknown:
+            raise CertificateError(
+                f"This certificate has fields that cannot be checked: {', '.join(unknown)}. It was changed, or a newer "
+                "robustinfer made it."
+            )
+        if "guarantee" not in document:
+            raise CertificateError("This is not a certificate: guarantee missing.")
+        for name in _DERIVED & document.keys():
+            if document[name] != getattr(certificate, name):
+                raise CertificateError(
+                    f"The {name} of this certificate follows from its other fields and is "
+                    f"{getattr(certificate, name)!r}; the certificate says {document[name]!r}."
+                )
+        return certificate
 
     @classmethod
     def loads(cls, text: str | bytes) -> "Certificate":
         """Read a certificate from JSON text."""
         try:
-            return cls.from_json(json.loads(text))
+            document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise CertificateError(f"This is no certificate: not a JSON document ({error}).") from error
+            raise CertificateError(f"This is not a certificate: not a JSON document ({error}).") from error
+        return cls.from_json(document)
 
 
 def _read(cls: type[_Answer], document: Any) -> _Answer:
     if not isinstance(document, Mapping):
         raise CertificateError(f"A {cls.__name__.lower()} is a JSON object; found {type(document).__name__}.")
-    document = _renamed(document, "mode", "procedure") if cls is Certificate else document
     names = {field.name for field in dataclasses.fields(cls)}
-    missing = sorted(names - document.keys() - {"members", "seed_origin"})
+    missing = sorted(names - document.keys() - OPTIONAL)
     if missing:
-        raise CertificateError(f"This is no {cls.__name__.lower()}: {', '.join(missing)} missing.")
+        raise CertificateError(f"This is not a {cls.__name__.lower()}: {', '.join(missing)} missing.")
     values = {name: document[name] for name in names & document.keys()}
     try:
-        values["counts"] = tuple(values["counts"])
-        _check_numbers(values)
+        values |= _checked(values)
         values["model"] = ModelReference(**values["model"])
+        for name, text in dataclasses.asdict(values["model"]).items():
+            _expect(isinstance(text, str), f"model.{name}", "is a text", text)
         if "members" in values:
             values["members"] = tuple(_read_member(member) for member in values["members"])
         return cls(**values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise CertificateError(f"This {cls.__name__.lower()} is malformed: {error}.") from error
 
 
 def _read_member(document: Mapping[str, Any]) -> MemberVotes:
-    values = {**_renamed(document, "weight", "beta"), "counts": tuple(document["counts"])}
-    _check_numbers(values)
-    return MemberVotes(**values)
+    values = _renamed(document, "weight", "beta")
+    return MemberVotes(**{**values, **_checked(values)})
 
 
 def _renamed(document: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
@@ -226,19 +267,42 @@ def _renamed(document: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
     return {new if name == old else name: value for name, value in document.items()}
 
 
-def _check_numbers(values: Mapping[str, Any]) -> None:
-    """Raise TypeError where a number is none, or larger than a computer counts."""
-    whole = {name: values[name] for name in _WHOLE & values.keys()}
-    whole |= {f"counts[{index}]": count for index, count in enumerate(values["counts"])}
-    for name, value in whole.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise TypeError(f"{name} is a whole number, found {short(value)}")
-        if value >= _LARGEST.get(name, 2**63):
-            raise TypeError(f"{name} is at most {_LARGEST.get(name, 2**63) - 1}, found {short(value)}")
-    for name in _REAL & values.keys():
-        if values[name] is None and name in _OPTIONAL:
-            continue
-        if isinstance(values[name], bool) or not isinstance(values[name], int | float):
-            raise TypeError(f"{name} is a number, found {short(values[name])}")
-        if not abs(values[name]) < 1e300:  # a comparison cannot overflow, as the conversion of a whole number can
-            raise TypeError(f"{name} is finite, found {short(values[name])}")
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values whose types have to be settled, each checked: TypeError where one is something else.
+
+    A bool is an int to Python, and a whole float equals an int; here each field has one type, so that no two documents
+    that differ make the same certificate. Only the numbers that are measured may be written as 1 or as 1.0.
+    """
+    found: dict[str, Any] = {"counts": tuple(_count(f"counts[{i}]", one) for i, one in enumerate(values["counts"]))}
+    found |= {name: _count(name, values[name]) for name in _WHOLE & values.keys()}
+    found |= {name: _real(name, values[name]) for name in (_REAL | {"beta"}) & values.keys()}
+    for name in _REAL_OR_NULL & values.keys():
+        found[name] = None if values[name] is None else _real(name, values[name])
+    for name in _TEXT & values.keys():
+        _expect(isinstance(values[name], str), name, "is a text", values[name])
+    for name in {"class_name"} & values.keys():
+        _expect(values[name] is None or isinstance(values[name], str), name, "is a text or null", values[name])
+    for name in {"abstained"} & values.keys():
+        _expect(isinstance(values[name], bool), name, "is true or false", values[name])
+    if values["label"] is not None:
+        found["label"] = _count("label", values["label"])
+    return found
+
+
+def _count(name: str, value: Any) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    _expect(whole, name, "is a whole number", value)
+    _expect(value < _LARGEST.get(name, 2**63), name, f"is at most {_LARGEST.get(name, 2**63) - 1}", value)
+    return int(value)
+
+
+def _real(name: str, value: Any) -> float:
+    _expect(isinstance(value, int | float) and not isinstance(value, bool), name, "is a number", value)
+    # NaN is not below either, and a comparison cannot overflow, as the conversion of a whole number can.
+    _expect(abs(value) < 1e300, name, "is finite", value)
+    return float(value)
+
+
+def _expect(condition: bool, name: str, rule: str, found: Any) -> None:
+    if not condition:
+        raise TypeError(f"{name} {rule}, found {short(found)}")

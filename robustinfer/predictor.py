@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .answers import certificate_of, prediction_of
 from .card import Card
-from .certificate import Certificate, MemberVotes, ModelReference, Prediction
+from .certificate import Certificate, ModelReference, Prediction
 from .engines import Engine, load_engine
 from .errors import CardError, DigestError, RobustinferError, SettingError
-from .images import as_batch, image_digest, to_unit
+from .images import as_batch, to_unit
 from .replay import Replay, replay
-from .requests import Question, Request
+from .requests import Request
 from .scheduler import Crew, Job, Pace, run
 from .settings import SETTINGS
 from .smoothing.kinds import Bound, NoiseKind
-from .smoothing.noise import derive_seed, noise_name
-from .smoothing.procedures import MemberOutcome, Outcome
+from .smoothing.noise import derive_seed
 from .smoothing.tally import Tally, plurality, vote_betas
 
 __all__ = ["Predictor"]
@@ -227,13 +227,16 @@ class Predictor:
             results[position] = self._result(job)
         return results
 
-    def verify(self, certificate: Certificate, image: npt.ArrayLike, *, other_model: bool = False) -> Replay:
-        """Draw the samples of a certificate again, and say whether the same votes come out.
+    def verify(
+        self, certificate: Certificate, image: npt.ArrayLike, *, other_model: bool = False, max_flips: int = 0
+    ) -> Replay:
+        """Draw the samples of a certificate again, and say whether everything in it comes out again.
 
-        The model must have the certificate's digest, unless `other_model` allows another file of the same ensemble:
-        its votes may differ on near-ties, which are counted as flips.
+        The model must have the certificate's digest, unless `other_model` allows another file of the same ensemble.
+        Another file or machine may round near-ties the other way: `max_flips` votes may differ, if the votes of the
+        certificate and those of the replay both prove what it claims.
         """
-        return replay(self, certificate, image, other_model=other_model)
+        return replay(self, certificate, image, other_model=other_model, max_flips=max_flips)
 
     def _answer(self, request: Request, stop: threading.Event | None, progress: Progress | None) -> Answer:
         (job,) = self._run(iter([self._job(request, stop)]), progress)
@@ -249,71 +252,8 @@ class Predictor:
         outcome = job.outcome
         assert outcome is not None
         if job.question.mode == "predict":
-            return _prediction(self, job.question, outcome, job.seconds)
-        return _certificate(self, job.question, outcome, job.seconds)
-
-
-def _prediction(predictor: Predictor, question: Question, outcome: Outcome, seconds: float) -> Prediction:
-    return Prediction(
-        label=outcome.label,
-        class_name=None if outcome.label is None else predictor.card.classes[outcome.label],
-        abstained=outcome.label is None,
-        counts=tuple(int(votes) for votes in outcome.counts[:-1]),
-        invalid=int(outcome.counts[-1]),
-        n=question.n,
-        samples_used=int(outcome.counts.sum()),
-        alpha=question.alpha,
-        sigma=question.smoothing.sigma,
-        noise=noise_name(question.noise),
-        seed=question.seed,
-        stopped=outcome.stopped,
-        model=predictor.model,
-        seconds=round(seconds, 6),
-    )
-
-
-def _certificate(predictor: Predictor, question: Question, outcome: Outcome, seconds: float) -> Certificate:
-    return Certificate(
-        label=outcome.label,
-        class_name=None if outcome.label is None else predictor.card.classes[outcome.label],
-        abstained=outcome.label is None,
-        radius=outcome.radius,
-        norm="l2",
-        method=question.method,
-        bound=question.smoothing.bound,
-        procedure=question.procedure,
-        noise=noise_name(question.noise),
-        sigma=question.smoothing.sigma,
-        alpha=question.alpha,
-        n=question.n,
-        n0=outcome.selection,
-        samples_used=outcome.selection + int(outcome.counts.sum()),
-        looks=outcome.looks,
-        p_lower=outcome.p_lower,
-        p_upper_runner_up=outcome.p_upper,
-        counts=tuple(int(votes) for votes in outcome.counts[:-1]),
-        invalid=int(outcome.counts[-1]),
-        seed=question.seed,
-        stopped=outcome.stopped,
-        requested=question.requested,
-        image=image_digest(question.image),
-        model=predictor.model,
-        seconds=round(seconds, 6),
-        members=tuple(_member_votes(member) for member in outcome.members),
-        seed_origin=question.seed_origin,
-    )
-
-
-def _member_votes(member: MemberOutcome) -> MemberVotes:
-    return MemberVotes(
-        beta=member.beta,
-        label=member.label,
-        radius=member.radius,
-        p_lower=member.p_lower,
-        p_upper_runner_up=member.p_upper,
-        counts=tuple(int(votes) for votes in member.counts[:-1]),
-        invalid=int(member.counts[-1]),
-    )
+            return prediction_of(self, job.question, outcome, job.seconds)
+        return certificate_of(self, job.question, outcome, job.seconds)
 
 
 def _seeds(seed: int | None, seeds: Iterable[int] | None, numbers: Iterable[int] | None) -> Iterator[int | None]:

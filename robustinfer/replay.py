@@ -1,33 +1,55 @@
-"""Replaying a certificate: the same seed and the same model must cast the same votes."""
+"""Replaying a certificate: the same seed and the same model must make the same certificate.
+
+A certificate is not asked about itself. Its request (image, n, n0, alpha, sigma, bound, noise, seed, procedure and what
+was requested) is run again, the certificate that comes out is filled in as for any other request, and each field is
+compared. A changed field therefore passes only if the changed certificate is the one that its own request gives: then
+it is as true as the first one.
+
+What a replay cannot know is in `UNPROVEN`; a signature covers it (`signing.py`).
+"""
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .certificate import METHOD, VOTES_METHOD, Certificate, MemberVotes
+from .answers import certificate_of
+from .certificate import METHOD, OPTIONAL, VOTES_METHOD, Certificate
 from .errors import CertificateError, DigestError
 from .images import image_digest
 from .requests import Question, Request
 from .smoothing.estimates import Votes
-from .smoothing.procedures import MemberOutcome, Outcome
+from .smoothing.procedures import Outcome
 
 if TYPE_CHECKING:
     from .predictor import Predictor
 
-__all__ = ["Replay", "replay"]
+__all__ = ["UNPROVEN", "Replay", "replay"]
+
+UNPROVEN = frozenset({"seconds", "seed_origin"})
+"""Fields that no replay can prove, and that claim nothing about the image: how long it took, who chose the seed.
+
+Two more statements belong here. Where a clock or a person ended the sampling, the replay is stopped at the same sample:
+that it was one and not the other ("deadline", "interrupted"), and how many seconds were allowed (`requested` of the
+procedure deadline), is the word of whoever made the certificate.
+"""
+
+_DIGITS = 1e-9  # probabilities of different versions of scipy may differ by less than this
+_INTERRUPTED = "interrupted"
+_CLOCKED = ("radius", "deadline")  # the procedures that may have a deadline
 
 
 @dataclass(frozen=True)
 class Replay:
     """What came out when the samples of a certificate were drawn again.
 
-    `ok`: the votes, the label and the radius come out as they stand in the certificate. `flips`: samples whose vote
-    changed, at least (half the sum of the differences of the counts); a different backend may flip near-ties.
+    `ok`: everything in the certificate that can be proven is. `flips`: samples whose vote changed, at least (half the
+    sum of the differences of the counts). `label`, `radius`, `counts` and `invalid` are those of the replay. `reason`
+    says what differs.
     """
 
     ok: bool
@@ -44,12 +66,18 @@ class Replay:
         return dataclasses.asdict(self)
 
 
-def replay(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike, *, other_model: bool) -> Replay:
-    """Run the certificate's procedure on its own noise, and compare."""
-    same_model = certificate.model.digest == predictor.digest
+def replay(
+    predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike, *, other_model: bool, max_flips: int = 0
+) -> Replay:
+    """Run the certificate's procedure on its own noise, and compare.
+
+    Where up to `max_flips` votes differ, the certificate must be exactly what its own counts prove, and it must not
+    claim more than the votes that were drawn here prove at the same alpha.
+    """
+    same_model = certificate.procedurel.digest == predictor.digest
     if not same_model and not other_model:
         raise DigestError(
-            f"The certificate was made by a model with the digest {certificate.model.digest}, this one has "
+            f"The certificate was made by a model with the digest {certificate.procedurel.digest}, this one has "
             f"{predictor.digest}: use that model, or allow another file of the same ensemble."
         )
     if certificate.samples_used > certificate.n0 + certificate.n:
@@ -58,33 +86,60 @@ def replay(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLik
             f"{certificate.n} it was allowed."
         )
     question = _question(predictor, certificate, image)
-    outcome = _rerun(predictor, question, certificate)
-    counts = outcome.counts
-    if len(outcome.members) != len(certificate.members):
-        raise CertificateError(
-            f"The certificate has {len(certificate.members)} voting members, the model {len(outcome.members)}."
-        )
-    members = [_flips(one.counts, other) for one, other in zip(outcome.members, certificate.members, strict=True)]
-    flips = max([_flips(counts, certificate), *members])
-    reason = _difference(predictor, certificate, outcome, flips)
+    tape = _Tape(predictor, question)
+    outcome = _run(question, certificate, tape.votes)
+    counts = tape.rest(certificate.n0, certificate.samples_used)
+    claimed = _claimed(certificate, question)
+    flips = _flips(counts, claimed)
+    found = _stated(predictor, question, outcome, certificate)
+    if flips > max_flips:
+        reason = f"{flips} of {certificate.samples_used - certificate.n0} votes came out differently"
+    elif flips == 0:
+        reason = _difference(certificate, found)
+    else:
+        own = _run(question, certificate, _ending_as_claimed(tape, certificate, claimed))
+        reason = _difference(certificate, _stated(predictor, question, own, certificate)) or _excess(certificate, found)
+    row = counts[-1] if counts.ndim > 1 else counts
+    agreed = "the same votes, label and radius came out again"
+    if flips:
+        agreed = f"{flips} votes came out differently, which proves the same label and at least the same radius"
     return Replay(
         ok=not reason,
         flips=flips,
         label=outcome.label,
         radius=outcome.radius,
-        counts=tuple(int(votes) for votes in counts[:-1]),
-        invalid=int(counts[-1]),
+        counts=tuple(int(votes) for votes in row[:-1]),
+        invalid=int(row[-1]),
         same_model=same_model,
-        reason=reason or "the same votes, label and radius came out again",
+        reason=reason or agreed,
     )
 
 
-def _flips(counts: Votes, certificate: Certificate | MemberVotes) -> int:
-    """The least number of samples whose votes changed."""
-    claimed = np.array([*certificate.counts, certificate.invalid])
-    if len(counts) != len(claimed):
-        raise CertificateError(f"The certificate counts {len(claimed) - 1} classes, the model has {len(counts) - 1}.")
-    return (int(np.abs(counts - claimed).sum()) + 1) // 2
+class _Tape:
+    """The votes that were drawn, piece by piece, in the order of the samples."""
+
+    def __init__(self, predictor: "Predictor", question: Question) -> None:
+        self._predictor = predictor
+        self._question = question
+        self._pieces: dict[tuple[int, int], Votes] = {}
+
+    def votes(self, first: int, count: int) -> Votes:
+        """The votes of samples first, ..., first + count - 1."""
+        if (first, count) not in self._pieces:
+            self._pieces[first, count] = _votes(self._predictor, self._question, first, count)
+        return self._pieces[first, count]
+
+    def between(self, first: int, end: int) -> Votes:
+        """The votes of the pieces in this range together."""
+        inside = [votes for (start, count), votes in self._pieces.items() if first <= start and start + count <= end]
+        return sum(inside, start=self._question.tally.empty())
+
+    def rest(self, first: int, end: int) -> Votes:
+        """The votes of all samples from first to end, after drawing those that the procedure did not ask for."""
+        drawn = max((start + count for start, count in self._pieces), default=0)
+        if max(first, drawn) < end:
+            self.votes(max(first, drawn), end - max(first, drawn))
+        return self.between(first, end)
 
 
 def _question(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike) -> Question:
@@ -95,6 +150,10 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
             f"This robustinfer replays the methods {METHOD} and {VOTES_METHOD}; the certificate has the method "
             f"{certificate.method!r}."
         )
+    if certificate.procedure not in {"fixed", "radius", "tolerance", "deadline"}:
+        raise CertificateError(f"There is no procedure {certificate.procedure!r} to replay.")
+    if wanted and certificate.requested is None:
+        raise CertificateError(f"A certificate of the procedure {certificate.procedure} says what was requested.")
     request = Request(
         image=image,
         n=certificate.n,
@@ -115,39 +174,37 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
     return question
 
 
-def _rerun(predictor: "Predictor", question: Question, certificate: Certificate) -> Outcome:
-    """The outcome on exactly the certificate's samples.
+def _run(question: Question, certificate: Certificate, votes: Callable[[int, int], Votes]) -> Outcome:
+    """The outcome of the procedure on the certificate's samples and no others.
 
-    A clock or a person may have ended the original, and a flipped near-tie may make the procedure want more or fewer
-    samples than it did then; so it is stopped where the certificate was, and given what the certificate used.
+    A clock or a person may have ended the original, and only they: a procedure that asks for more samples than the
+    certificate has is told so, and its outcome says that it was stopped.
     """
-    limit, position = certificate.samples_used, 0
-    procedure = question.begin()
+    clocked = certificate.stopped == "deadline" and certificate.procedure in _CLOCKED
+    word = certificate.stopped if clocked else _INTERRUPTED
+    procedure, position = question.begin(), 0
     wanted = next(procedure)
     while True:
-        answer: Votes | str = certificate.stopped
-        if position + wanted <= limit:
-            answer = _votes(predictor, question, position, wanted)
+        answer: Votes | str = word
+        if position + wanted <= certificate.samples_used:
+            answer = votes(position, wanted)
             position += wanted
         try:
             wanted = procedure.send(answer)
         except StopIteration as end:
             outcome: Outcome = end.value
-            break
-    if position < limit:
-        return _with_more(outcome, _votes(predictor, question, position, limit - position))
-    return outcome
+            return outcome
 
 
-def _with_more(outcome: Outcome, rest: Votes) -> Outcome:
-    """The outcome with the votes of samples that its procedure did not ask for, so that all votes can be compared."""
-    if not outcome.members:
-        return dataclasses.replace(outcome, counts=outcome.counts + rest)
-    members = tuple(
-        dataclasses.replace(member, counts=member.counts + row)
-        for member, row in zip(outcome.members, rest[:-1], strict=True)
-    )
-    return dataclasses.replace(outcome, counts=outcome.counts + rest[-1], members=members)
+def _ending_as_claimed(tape: _Tape, certificate: Certificate, claimed: Votes) -> Callable[[int, int], Votes]:
+    """The votes of the replay, except that the last piece brings the total to the certificate's own counts."""
+
+    def votes(first: int, count: int) -> Votes:
+        if first < certificate.n0 or first + count < certificate.samples_used:
+            return tape.votes(first, count)
+        return claimed - tape.between(certificate.n0, first)
+
+    return votes
 
 
 def _votes(predictor: "Predictor", question: Question, first: int, count: int) -> Votes:
@@ -161,41 +218,76 @@ def _votes(predictor: "Predictor", question: Question, first: int, count: int) -
     return votes
 
 
-def _difference(predictor: "Predictor", certificate: Certificate, outcome: Outcome, flips: int) -> str:
-    """The first thing in which the certificate claims something else than what its samples prove, or nothing."""
-    if flips:
-        return f"{flips} of {certificate.samples_used - certificate.n0} votes came out differently"
-    if outcome.label != certificate.label:
-        return f"the votes prove the label {outcome.label}, the certificate says {certificate.label}"
-    if certificate.radius > outcome.radius:
-        return f"the votes prove a radius of {outcome.radius}, the certificate says {certificate.radius}"
-    name = None if outcome.label is None else predictor.card.classes[outcome.label]
-    proven = {
-        "class_name": (certificate.class_name, name),
-        "stopped": (certificate.stopped, outcome.stopped),
-        "looks": (certificate.looks, outcome.looks),
-        "p_lower": (certificate.p_lower, outcome.p_lower),
-        "p_upper_runner_up": (certificate.p_upper_runner_up, outcome.p_upper),
-    }
-    pairs = enumerate(zip(certificate.members, outcome.members, strict=True), start=1)
-    proven |= {f"{field} of member {number}": both for number, pair in pairs for field, both in _of_member(*pair)}
-    for field, (claimed, found) in proven.items():
-        if not _equal(claimed, found):
-            return f"the votes prove {field} = {found!r}, the certificate says {claimed!r}"
+def _claimed(certificate: Certificate, question: Question) -> Votes:
+    """The certificate's counts in the form in which votes are tallied."""
+    rows = [[*one.counts, one.invalid] for one in (*certificate.members, certificate)]
+    empty = question.tally.empty()
+    classes = question.tally.classes
+    if any(len(row) != classes + 1 for row in rows):
+        raise CertificateError(f"The certificate counts {len(rows[-1]) - 1} classes, the model has {classes}.")
+    if empty.ndim > 1 and len(rows) != len(empty):
+        raise CertificateError(f"The certificate has {len(rows) - 1} voting members, the model {len(empty) - 1}.")
+    return np.array(rows if empty.ndim > 1 else rows[0], dtype=np.int64)
+
+
+def _flips(counts: Votes, claimed: Votes) -> int:
+    """The least number of samples whose votes changed, of the whole or of the member with the most."""
+    changed = np.abs(counts - claimed).sum(axis=-1)
+    return (int(changed.max()) + 1) // 2
+
+
+def _stated(predictor: "Predictor", question: Question, outcome: Outcome, certificate: Certificate) -> Certificate:
+    """The certificate of an outcome; its digest is that of the model that the certificate names (see `replay`)."""
+    found = certificate_of(predictor, question, outcome, certificate.seconds)
+    return dataclasses.replace(found, model=dataclasses.replace(found.model, digest=certificate.procedurel.digest))
+
+
+def _difference(certificate: Certificate, found: Certificate) -> str:
+    """The first field in which the certificate says something else than was found, or nothing."""
+    claimed, proven = dict(_flat(certificate.to_json())), dict(_flat(found.to_json()))
+    for field in [*proven, *(claimed.keys() - proven.keys())]:
+        if field in UNPROVEN or (field in OPTIONAL and field not in claimed):
+            continue
+        ours, theirs = proven.get(field), claimed.get(field)
+        if not _equal(theirs, ours) or ("radius" in field and theirs != ours):
+            return f"the votes prove {field} = {ours!r}, the certificate says {theirs!r}"
     return ""
 
 
-def _of_member(claimed: MemberVotes, found: MemberOutcome) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """What the certificate claims about a member, and what its votes prove."""
-    yield "beta", (claimed.beta, found.beta)
-    yield "label", (claimed.label, found.label)
-    yield "radius", (claimed.radius, found.radius)
-    yield "p_lower", (claimed.p_lower, found.p_lower)
-    yield "p_upper_runner_up", (claimed.p_upper_runner_up, found.p_upper)
+def _excess(certificate: Certificate, found: Certificate) -> str:
+    """What the certificate claims beyond the votes that were drawn here, or nothing. An abstention claims nothing."""
+    if certificate.abstained:
+        return ""
+    pairs: list[tuple[str, Any, Any]] = [("", certificate, found)]
+    members = zip(certificate.members, found.members, strict=True)
+    pairs += [(f"members[{index}].", *pair) for index, pair in enumerate(members)]
+    for prefix, one, other in pairs:
+        if one.label is None:
+            continue
+        upper = (one.p_upper_runner_up or 0.0) >= (other.p_upper_runner_up or 0.0) - _DIGITS
+        if one.label != other.label or one.radius > other.radius or one.p_lower > other.p_lower + _DIGITS or not upper:
+            return (
+                f"the votes drawn here prove {prefix}label = {other.label}, {prefix}radius = {other.radius}, the "
+                f"certificate says {one.label} and {one.radius}"
+            )
+    return ""
+
+
+def _flat(document: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a JSON document, by their paths."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from _flat(value, f"{name}.{key}" if name else key)
+    elif isinstance(document, list | tuple):
+        yield f"{name}.length", len(document)
+        for index, value in enumerate(document):
+            yield from _flat(value, f"{name}[{index}]")
+    else:
+        yield name, document
 
 
 def _equal(claimed: Any, found: Any) -> bool:
-    """Equal, but for digits in which versions of scipy differ."""
+    """Equal, but for digits in which versions of scipy differ; a radius is rounded and has none of those."""
     if isinstance(claimed, float) and isinstance(found, float):
-        return math.isclose(claimed, found, rel_tol=0.0, abs_tol=1e-9)
+        return math.isclose(claimed, found, rel_tol=0.0, abs_tol=_DIGITS)
     return bool(claimed == found)

@@ -6,6 +6,7 @@ top class under noise, p_B an upper bound on the probability of every other clas
 
 import math
 from decimal import ROUND_FLOOR, Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "clopper_pearson_lower",
     "clopper_pearson_upper",
     "format_radius",
+    "radius_linf",
     "radius_top_class",
     "radius_two_class",
     "round_radius_down",
@@ -85,6 +87,19 @@ def format_radius(radius: float, digits: int = 3) -> str:
     The number is taken as it would be written, so that 0.29 is shown as 0.290, although its float lies below.
     """
     return str(Decimal(repr(float(radius))).quantize(Decimal(1).scaleb(-digits), ROUND_FLOOR))
+
+
+def radius_linf(radius: float, size: int) -> float:
+    """What an l2 radius proves in l_inf norm, for an image of `size` values: radius / sqrt(size), rounded down.
+
+    |z|_2 <= sqrt(size) |z|_inf, so |z|_inf below this is |z|_2 below the radius. The root is taken in whole numbers: a
+    quotient of floats may lie above the true one.
+    """
+    limit = Fraction(radius) ** 2 / size
+    steps = math.isqrt(math.floor(limit * int(_DIGITS) ** 2))
+    # A decimal is a float a little above or below it: of the floats next to the quotient, the largest that is proven.
+    candidates = ((steps + 1) / _DIGITS, steps / _DIGITS, math.nextafter(steps / _DIGITS, 0.0))
+    return next(candidate for candidate in candidates if Fraction(candidate) ** 2 <= limit)
 
 
 def smallest_n(alpha: float) -> int:

@@ -105,7 +105,7 @@ WRONG = {
     "summary: missing": ("summary missing.jsonl", 2, "There is no file missing.jsonl."),
     "summary: text": ("summary text.txt", 1, "text.txt is no file of certificates as `robust certify --data` "),
     "verify: text": (
-        "verify text.txt --model model.onnx --image five.png", 1, "This is no certificate: not a JSON document"),
+        "verify text.txt --model model.onnx --image five.png", 1, "This is not a certificate: not a JSON document"),
     "verify: no image": (
         "verify text.txt --model model.onnx", 2, "Give the certified image with --image, or its data set with --data"),
     "report: missing": ("report missing", 2, "There is no file missing."),

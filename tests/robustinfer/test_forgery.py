@@ -1,0 +1,252 @@
+"""Forged certificates: each field of each procedure's certificate is changed in many ways, alone and in pairs.
+
+A changed certificate that `verify` confirms must be a true one: the very certificate that its own request gives, or one
+that differs only in what `replay.UNPROVEN` says cannot be proven.
+"""
+
+import copy
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from robustinfer import Card, Certificate, InputSpec, Member, Predictor, RobustinferError
+from robustinfer.answers import certificate_of
+from robustinfer.replay import UNPROVEN
+from robustinfer.requests import Request
+
+Array = npt.NDArray[Any]
+GREY = np.full((1, 2, 2), 150, dtype=np.uint8)
+TIE = np.full((1, 2, 2), 127, dtype=np.uint8)
+PROCEDURES = ("fixed", "radius", "tolerance", "deadline")
+
+
+class Engine:
+    """Class 1 where the first pixel is above a threshold; with several thresholds, the members' scores."""
+
+    name, device, batch = "half-spaces", "cpu", 4096
+
+    def __init__(self, *thresholds: float) -> None:
+        self.thresholds = np.array(thresholds, dtype=np.float32)
+
+    def scores(self, images: Array) -> Array:
+        margin = images.reshape(len(images), -1)[:, :1] - self.thresholds
+        scores = np.stack([-margin, margin], axis=2).astype(np.float32)
+        return scores[:, 0] if len(self.thresholds) == 1 else scores
+
+
+def predictor_of(*thresholds: float) -> Predictor:
+    card = Card(classes=("a", "b"), input=InputSpec(1, 2, 2), sigma=0.25)
+    if len(thresholds) > 1:
+        members = tuple(Member(f"m{i}", 1.0 + i / 10, i) for i in range(len(thresholds)))
+        card = dataclasses.replace(card, kind="votes", members=members)
+    return Predictor(Engine(*thresholds), card, digest="sha256:half-spaces")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request; `until` ends it after so many samples, as a clock does."""
+
+    settings: dict[str, Any]
+    image: Array = dataclasses.field(default_factory=lambda: GREY)
+    votes: bool = False
+    until: int | None = None
+
+    def predictor(self) -> Predictor:
+        return predictor_of(0.45, 0.5, 0.52) if self.votes else predictor_of(0.5)
+
+
+CASES = {
+    "fixed": Case({"n": 600, "n0": 50}),
+    "top-class": Case({"n": 600, "n0": 50, "bound": "top-class"}),
+    "same samples": Case({"n": 600, "n0": 0}),
+    "same samples, two-class": Case({"n": 600, "n0": 0, "bound": "two-class"}),
+    "abstention": Case({"n": 600, "n0": 50}, image=TIE),
+    "radius": Case({"n": 3000, "radius": 0.02}),
+    "out of reach": Case({"n": 3000, "radius": 0.3}),
+    "exhausted": Case({"n": 400, "radius": 0.05}),
+    "tolerance": Case({"n": 3000, "tolerance": 0.02}),
+    "deadline": Case({"n": 3000, "deadline": 1.0}, until=600),
+    "radius and deadline": Case({"n": 3000, "radius": 0.08, "deadline": 1.0}, until=400),
+    "floating pixels": Case({"n": 600}, image=GREY / np.float32(255)),
+    "members": Case({"n": 600, "n0": 50}, votes=True),
+    "members, same samples": Case({"n": 600, "n0": 0}, votes=True),
+    "members, radius": Case({"n": 3000, "radius": 0.03}, votes=True),
+    "members, tolerance": Case({"n": 3000, "tolerance": 0.02}, votes=True),
+    "members, deadline": Case({"n": 3000, "deadline": 1.0}, votes=True, until=600),
+    "plurality": Case({"n": 600, "members": False}, votes=True),
+}
+
+
+def issue(predictor: Predictor, image: Array, settings: dict[str, Any], *, until: int | None, word: str) -> Certificate:
+    """An honest certificate, without a clock: sampling ends by itself, or with the word after `until` samples."""
+    question = Request(image=image, **settings).ask(predictor.card)
+    procedure, position = question.begin(), 0
+    wanted = next(procedure)
+    while True:
+        answer: Any = word
+        if until is None or position + wanted <= until:
+            out = np.empty((wanted, *question.image.shape), dtype=np.float32)
+            question.draw(position, out)
+            answer, position = question.tally.count(question.tally.scores(predictor.engine, out)), position + wanted
+        try:
+            wanted = procedure.send(answer)
+        except StopIteration as end:
+            return certificate_of(predictor, question, end.value, 0.125)
+
+
+def honest(case: Case) -> Certificate:
+    return issue(case.predictor(), case.image, case.settings | {"seed": 5}, until=case.until, word="deadline")
+
+
+def is_true(mutant: Certificate, case: Case) -> bool:
+    """Whether this is the certificate that its own request gives."""
+    settings: dict[str, Any] = {name: getattr(mutant, name) for name in ("n", "n0", "alpha", "bound", "sigma", "seed")}
+    settings["noise"] = mutant.noise.rpartition("/")[2]
+    settings["members"] = bool(mutant.members)
+    if mutant.procedure != "fixed":
+        settings[mutant.procedure] = mutant.requested
+    clocked = mutant.stopped in ("deadline", "interrupted")
+    again = issue(
+        case.predictor(),
+        case.image,
+        settings,
+        until=mutant.samples_used if clocked else None,
+        word=mutant.stopped,
+    )
+    return leaves(again.to_json()) == leaves(mutant.to_json())
+
+
+def leaves(document: Any) -> Any:
+    """A document without what is unproven, its probabilities to nine digits."""
+    if isinstance(document, dict):
+        return {name: leaves(value) for name, value in document.items() if name not in UNPROVEN}
+    if isinstance(document, list | tuple):
+        return [leaves(value) for value in document]
+    return round(document, 8) if isinstance(document, float) else document
+
+
+WORDS = {
+    "norm": ("linf", "l1", "L2"),
+    "method": ("clopper-pearson", "clopper-pearson/votes", "exact"),
+    "bound": ("top-class", "two-class", "none"),
+    "procedure": (*PROCEDURES, "certify"),
+    "noise": ("philox4x64-10/integer", "philox4x64-10/continuous", "philox4x32/integer", "integer"),
+    "stopped": ("complete", "certified", "out of reach", "planned", "exhausted", "deadline", "interrupted", "done"),
+    "class_name": ("a", "b", None),
+    "label": (0, 1, 2, None),
+    "requested": (0.01, 0.02, 9.75, None),
+}
+
+
+def changes(name: str, value: Any) -> Iterator[Any]:
+    """Other values for a field: near ones, plausible ones, and some of a wrong kind."""
+    yield from WORDS.get(name, ())
+    if isinstance(value, bool):
+        yield from (not value, int(value), None)
+    elif isinstance(value, int):
+        yield from (value + 1, max(0, value - 1), 2 * value + 1, 0, -1, 10**30, value + 0.5, str(value), True, None)
+    elif isinstance(value, float):
+        yield from (value + 1e-6, value - 1e-6, value / 2, 2 * value, 9.75, 0.0, -value, 10**400, str(value), None)
+    elif isinstance(value, str):
+        yield from ("", value + " ", value.upper(), value[:-1], 7, None)
+    elif value is None:
+        yield from (0, 0.5, "none", False)
+    elif isinstance(value, list):
+        yield from (value[:-1], [*value, value[0]], value[::-1], [], None, "many")
+        if isinstance(value[0], int):
+            yield from ([value[0] - 1, value[1] + 1], [value[0] + 1, value[1] - 1], [0, sum(value)])
+    else:
+        yield from ({}, None, [value])
+
+
+ABSENT = object()
+
+
+def paths(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every field of a document, those of the model and of the members too."""
+    for name, value in document.items():
+        yield (*path, name), value
+        if isinstance(value, dict):
+            yield from paths(value, (*path, name))
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            for index, one in enumerate(value):
+                yield from paths(one, (*path, name, index))
+
+
+def changed(document: dict[str, Any], *ways: tuple[tuple[Any, ...], Any]) -> dict[str, Any]:
+    found = copy.deepcopy(document)
+    for path, value in ways:
+        place: Any = found
+        for step in path[:-1]:
+            place = place[step]
+        if value is ABSENT:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = value
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """1 and 1.0 are one number in JSON; True is none."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def singles(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path, value in paths(document):
+        for other in changes(path[-1], value):
+            if not same(value, other):
+                yield changed(document, (path, other))
+        yield changed(document, (path, ABSENT))
+    for name in ("comment", "radius_l2", "Radius"):
+        yield document | {name: document["radius"]}
+
+
+def pairs(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Two fields at once, each by the changes that forgers like best."""
+    favourites = {
+        path: [other for other in itertools.islice(changes(path[-1], value), 8) if not same(value, other)][:2]
+        for path, value in paths(document)
+        if len(path) == 1 and not isinstance(value, dict)
+    }
+    for (one, first), (other, second) in itertools.combinations(favourites.items(), 2):
+        for left, right in zip(first, reversed(second), strict=False):
+            yield changed(document, (one, left), (other, right))
+
+
+def tried(case: Case, documents: Iterator[dict[str, Any]], honest: dict[str, Any]) -> dict[str, int]:
+    """How many were refused, how many differ only in what is not proven, and how many are true certificates."""
+    predictor, counts = case.predictor(), {"refused": 0, "unproven": 0, "true": 0}
+    for document in documents:
+        try:
+            mutant = Certificate.loads(json.dumps(document))
+            confirmed = predictor.verify(mutant, case.image).ok
+        except RobustinferError:
+            confirmed = False
+        if not confirmed:
+            counts["refused"] += 1
+        elif leaves(mutant.to_json()) == leaves(honest):
+            counts["unproven"] += 1
+        else:
+            assert is_true(mutant, case), {k: v for k, v in document.items() if honest.get(k) != v}
+            counts["true"] += 1
+    return counts
+
+
+@pytest.mark.parametrize("kind", [singles, pairs], ids=["one field", "two fields"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_changed_certificate_is_refused_or_true(
+    name: str, kind: Callable[[Any], Iterator[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = CASES[name]
+    document = json.loads(json.dumps(honest(case).to_json()))
+    assert case.predictor().verify(Certificate.from_json(document), case.image).ok
+    counts = tried(case, kind(document), document)
+    with capsys.disabled():
+        print(f"\n{name}: {counts}")
