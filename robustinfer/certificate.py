@@ -37,7 +37,7 @@ _TEXT = {"norm", "method", "bound", "procedure", "noise", "stopped", "image"}
 _LARGEST = {"seed": 2**64}  # one above the largest; 2^63 for the other whole numbers
 
 OPTIONAL = frozenset({"members", "seed_origin", "radius_linf"})
-"""Fields that a certificate may lack: no members vote, or an older version wrote it, and then it claims that much less."""
+"""Fields that a certificate may lack: it has no voting members, or an older version made it and it claims less."""
 
 _DERIVED = {"guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
 _BESIDE = {"signature"}  # what a server that signs sends beside the fields (`signing.py`)

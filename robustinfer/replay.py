@@ -74,10 +74,10 @@ def replay(
     Where up to `max_flips` votes differ, the certificate must be exactly what its own counts prove, and it must not
     claim more than the votes that were drawn here prove at the same alpha.
     """
-    same_model = certificate.procedurel.digest == predictor.digest
+    same_model = certificate.model.digest == predictor.digest
     if not same_model and not other_model:
         raise DigestError(
-            f"The certificate was made by a model with the digest {certificate.procedurel.digest}, this one has "
+            f"The certificate was made by a model with the digest {certificate.model.digest}, this one has "
             f"{predictor.digest}: use that model, or allow another file of the same ensemble."
         )
     if certificate.samples_used > certificate.n0 + certificate.n:
@@ -239,7 +239,7 @@ def _flips(counts: Votes, claimed: Votes) -> int:
 def _stated(predictor: "Predictor", question: Question, outcome: Outcome, certificate: Certificate) -> Certificate:
     """The certificate of an outcome; its digest is that of the model that the certificate names (see `replay`)."""
     found = certificate_of(predictor, question, outcome, certificate.seconds)
-    return dataclasses.replace(found, model=dataclasses.replace(found.model, digest=certificate.procedurel.digest))
+    return dataclasses.replace(found, model=dataclasses.replace(found.model, digest=certificate.model.digest))
 
 
 def _difference(certificate: Certificate, found: Certificate) -> str:

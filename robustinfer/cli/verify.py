@@ -25,7 +25,12 @@ def command(
         bool,
         typer.Option("--other-model", help="Allow another file of the same ensemble, such as a TorchScript export."),
     ] = False,
-    max_flips: Annotated[int, typer.Option(help="Votes that may differ, for another file or machine, if both counts prove the radius.", min=0)] = 0,
+    max_flips: Annotated[
+        int,
+        typer.Option(
+            help="Votes that may differ, for another file or machine, if both counts prove the radius.", min=0
+        ),
+    ] = 0,
     device: Device = "auto",
     threads: Threads = None,
     batch: Batch = None,

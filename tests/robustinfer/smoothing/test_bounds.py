@@ -1,6 +1,7 @@
 """Bounds and radii against independent implementations and exact sums."""
 
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -161,3 +162,16 @@ def test_a_radius_is_shown_with_its_own_digits_and_never_rounded_up(steps, digit
 def test_a_radius_of_few_digits_is_shown_as_it_is():
     assert bounds.format_radius(0.29) == "0.290", "although 0.29 * 1000 is below 290"
     assert bounds.format_radius(1.6739) == "1.673"
+
+
+@given(st.integers(0, 10**7), st.integers(1, 10**6))
+def test_the_l_inf_radius_is_the_largest_of_six_digits_that_the_l2_radius_proves(steps, size):
+    radius = steps / 10**6
+    found = bounds.radius_linf(radius, size)
+    assert Fraction(found) ** 2 * size <= Fraction(radius) ** 2
+    assert (Fraction(found) + Fraction(1, 10**6) + Fraction(1, 10**12)) ** 2 * size > Fraction(radius) ** 2
+
+
+def test_the_l_inf_radius_by_hand():
+    assert bounds.radius_linf(0.5, 784) == 0.017857  # 0.5 / 28
+    assert (bounds.radius_linf(0.75, 9), bounds.radius_linf(0.0, 4), bounds.radius_linf(0.3, 1)) == (0.25, 0.0, 0.3)
