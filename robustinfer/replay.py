@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .answers import certificate_of
-from .certificate import METHOD, OPTIONAL, VOTES_METHOD, Certificate
+from .certificate import METHOD, OPTIONAL, VOTES_METHOD, Certificate, MemberVotes
 from .errors import CertificateError, DigestError
 from .images import image_digest
 from .requests import Question, Request
@@ -220,7 +220,8 @@ def _votes(predictor: "Predictor", question: Question, first: int, count: int) -
 
 def _claimed(certificate: Certificate, question: Question) -> Votes:
     """The certificate's counts in the form in which votes are tallied."""
-    rows = [[*one.counts, one.invalid] for one in (*certificate.members, certificate)]
+    counted: list[MemberVotes | Certificate] = [*certificate.members, certificate]
+    rows = [[*one.counts, one.invalid] for one in counted]
     empty = question.tally.empty()
     classes = question.tally.classes
     if any(len(row) != classes + 1 for row in rows):
