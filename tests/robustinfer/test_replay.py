@@ -140,17 +140,17 @@ def test_a_flip_that_changes_the_course_of_a_decision_is_still_counted(predictor
     ("change", "error", "sentence"),
     [
         ({"counts": [1, 2]}, CertificateError, "votes add up to its samples"),
-        ({"radius": float("inf")}, CertificateError, "radius is a finite number"),
-        ({"radius": float("nan")}, CertificateError, "radius is a finite number"),
+        ({"radius": float("inf")}, CertificateError, "radius is finite"),
+        ({"radius": float("nan")}, CertificateError, "radius is finite"),
         ({"radius": -0.1}, CertificateError, "radius is finite and not negative"),
         ({"label": None}, CertificateError, "or it abstains with radius 0"),
         ({"model": "digits"}, CertificateError, "malformed"),
         ({"counts": "many"}, CertificateError, "malformed"),
         ({"counts": None}, CertificateError, "malformed"),
-        ({"counts": [300.5, 299.5]}, CertificateError, r"counts\[0\] is a whole number from 0 to .*, found 300.5"),
-        ({"n": "many"}, CertificateError, "n is a whole number from 0 to .*, found 'many'"),
-        ({"seed": -1}, CertificateError, "seed is a whole number from 0 to .*, found -1"),
-        ({"alpha": None}, CertificateError, "alpha is a finite number, found None"),
+        ({"counts": [300.5, 299.5]}, CertificateError, r"counts\[0\] is a whole number, found 300.5"),
+        ({"n": "many"}, CertificateError, "n is a whole number, found 'many'"),
+        ({"seed": -1}, CertificateError, "seed is a whole number, found -1"),
+        ({"alpha": None}, CertificateError, "alpha is a number, found None"),
     ],
 )
 def test_certificates_that_cannot_be(certificate, change, error, sentence):
