@@ -3,11 +3,12 @@
 import contextlib
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["replacing", "sha256", "write_bytes", "write_text"]
+__all__ = ["leftovers", "replacing", "sha256", "write_bytes", "write_text"]
 
 
 @contextlib.contextmanager
@@ -33,6 +34,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def leftovers(folder: str | os.PathLike[str]) -> list[Path]:
+    """Temporary files that killed processes left in a folder; those of processes still at work look the same."""
+    return [file for file in Path(folder).iterdir() if re.fullmatch(r"\..+-[a-z0-9_]{8}\.tmp(\..*)?", file.name)]
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:

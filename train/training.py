@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from robustinfer.errors import RecipeError, RunError, TrainingError
+from robustinfer.files import leftovers
 
 from .boosting.booster import Booster
 from .boosting.registry import make_booster
@@ -53,6 +54,9 @@ def train(
         member = Run(Path(out), recipe, data.classes, data.input).fresh_member(seed=0)
         check_stage(recipe, data, member, processes)
         run = _open(recipe, Path(out), data, member, processes, resume=resume)
+        if processes.first:
+            for file in leftovers(run.path):  # of processes that were killed: a training has its folder to itself
+                file.unlink()
         journal = Journal(run.path, watcher=watcher, write=processes.first)
         try:
             booster(run, data=data, held_out=held_out, processes=processes, journal=journal).fit()

@@ -43,7 +43,7 @@ THREATS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 BOOSTERS: dict[str, dict[str, Any]] = {
-    "greedy": {"booster": "greedy", "previous": "exact", "weights": "trained"},
+    "greedy": {"booster": "greedy", "previous": "exact", "betas": "trained"},
     "independent": {"booster": "independent"},
     "minimax, examples": {"booster": "minimax", "reweigh": "examples"},
     "minimax, pairs": {"booster": "minimax", "reweigh": "pairs"},

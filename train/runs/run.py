@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robustinfer.card import InputSpec
 from robustinfer.errors import RecipeError, RunError
-from robustinfer.files import replacing, sha256, write_text
+from robustinfer.files import leftovers, replacing, sha256, write_text
 from robustinfer.run_folder import RunFolder, Stage
 
 from ..members import Member, build_member
@@ -43,7 +43,8 @@ class Run:
     ) -> "Run":
         """Start a new run folder; a folder that holds anything is refused, so nothing that existed is lost."""
         folder = Path(path)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        # What a process left that was killed while it wrote the very first file is nothing.
+        if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - set(leftovers(folder))):
             raise RunError(f"{folder} exists already; give another --out, or --resume to continue the run in it.")
         facts = {**provenance, "classes": list(classes), "input": {"shape": list(input.shape), "resize": input.resize}}
         write_text(folder / "recipe.toml", tomli_w.dumps({**recipe.to_json(), "provenance": facts}))

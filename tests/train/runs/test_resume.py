@@ -15,6 +15,7 @@ from robust.train.runs import run as run_module
 from robust.train.stage.trainer import StageTrainer
 
 from robustinfer.errors import RunError
+from robustinfer.files import leftovers
 
 
 class Killed(BaseException):
@@ -103,6 +104,20 @@ def test_a_damaged_checkpoint_is_named(tiny: Recipe, tmp_path: Path) -> None:
     (run.path / "resume.safetensors").write_bytes(b"half a file")
     with pytest.raises(RunError, match=r"resume\.safetensors is damaged .* finished stages are kept"):
         train(tiny.replace(stages=1), run.path, device="cpu", resume=True)
+
+
+def test_what_a_kill_left_of_a_file_is_neither_a_run_nor_kept(tiny: Recipe, tmp_path: Path) -> None:
+    """A kill while the first file is written, and one while a checkpoint is."""
+    recipe, folder = tiny.replace(stages=1, limit=64), tmp_path / "run"
+    folder.mkdir()
+    (folder / ".recipe-a1b2c3d_.tmp.toml").write_text("name =")
+    train(recipe, folder, device="cpu", resume=True)
+    assert leftovers(folder) == []
+    (folder / ".resume-0123abcd.tmp.safetensors").write_bytes(b"half")
+    (folder / "notes.txt").write_text("mine")
+    train(recipe, folder, device="cpu", resume=True)
+    assert leftovers(folder) == []
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.slow
