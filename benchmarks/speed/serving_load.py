@@ -159,7 +159,7 @@ def measure(model: Path, *, images: int, rounds: int) -> dict[str, Any]:
     predictor = Predictor.load(model, device="cpu")
     served = ServedModel("model", model, predictor.card, predictor.digest)
     pixels = np.random.default_rng(0).integers(0, 256, (images, *predictor.card.input.shape), dtype=np.uint8)
-    options = ServeOptions(port=0, auth="none", device="cpu", max_n=100_000)
+    options = ServeOptions(allow_seeds=True, port=0, auth="none", device="cpu", max_n=100_000)
     with Launcher([served], options) as server:
         server.wait_ready()
         url = server.addresses.url

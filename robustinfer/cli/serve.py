@@ -38,6 +38,16 @@ def command(
         ),
     ] = None,
     max_n: Annotated[int | None, typer.Option(help="Samples one request may ask for. Default: 100000.")] = None,
+    allow_seeds: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-seeds/--refuse-seeds",
+            envvar="ROBUST_SERVE_ALLOW_SEEDS",
+            help="Whether clients may choose the seed, with which they can fish for a certificate: for tests. "
+            "Default: refuse.",
+            show_default=False,
+        ),
+    ] = None,
     metrics_host: Annotated[
         str | None,
         typer.Option(envvar="ROBUST_SERVE_METRICS_HOST", help="Address of the metrics. Default: 127.0.0.1."),
@@ -85,6 +95,7 @@ def command(
         "device": device,
         "auth": auth,
         "max_n": max_n,
+        "allow_seeds": allow_seeds,
         "metrics_host": metrics_host,
         "metrics_port": metrics_port,
         "health_port": health_port,

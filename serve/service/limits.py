@@ -19,7 +19,8 @@ class Limits:
     `max_n`: samples of all images of the request together. `max_deadline`: seconds a client may ask for.
     `max_seconds`: how long the samples may take on this machine, by the speed the worker has measured.
     `max_body`: bytes. `max_pixels`: pixels an image file may have, read from its header before it is decoded.
-    `max_images`: images in one request of the open inference protocol.
+    `max_images`: images in one request of the open inference protocol. `allow_seeds`: clients may choose the seed,
+    and so draw again until a certificate pleases them.
     """
 
     max_n: int = 100_000
@@ -28,6 +29,7 @@ class Limits:
     max_body: int = 1 << 20
     max_pixels: int = 25_000_000
     max_images: int = 64
+    allow_seeds: bool = False
     min_alpha: float = SETTINGS["alpha"].least or 0.0
     max_alpha: float = SETTINGS["alpha"].most or 1.0
 
@@ -43,6 +45,11 @@ class Limits:
 
     def check_settings(self, settings: Mapping[str, Any], *, images: int) -> None:
         """Refuse settings outside the limits, naming the field."""
+        if settings.get("seed") is not None and not self.allow_seeds:
+            raise Refusal.unacceptable(
+                "limit_seed",
+                "This server draws its own seeds: leave seed out (see `robust serve --allow-seeds`).",
+            )
         n = settings.get("n")
         if n is not None and not 1 <= n * images <= self.max_n:
             each = f" for each of {images} images" if images > 1 else ""

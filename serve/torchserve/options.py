@@ -66,6 +66,7 @@ class ServeOptions:
     max_seconds: float = 60.0
     max_body: int | None = None
     max_pixels: int = 25_000_000
+    allow_seeds: bool = False
     startup_timeout: float = 180.0
     drain_timeout: float | None = None
     watch_timeout: float = 60.0
@@ -108,6 +109,7 @@ class ServeOptions:
             max_seconds=self.max_seconds,
             max_body=self.max_body or max(_body_size(model.card) for model in models),
             max_pixels=self.max_pixels,
+            allow_seeds=self.allow_seeds,
         )
 
 

@@ -56,6 +56,7 @@ class Served:
 def serve(folder: Path, model: str, log: Path) -> Iterator[Served]:
     """`robust serve MODEL` on free ports, until the block ends."""
     command = [str(Path(sys.executable).with_name("robust")), "serve", "--port", "0", "--metrics-port", "0", model]
+    command.append("--allow-seeds")  # what a page shows does not depend on luck
     own = {name: value for name, value in os.environ.items() if not name.startswith("ROBUST_SERVE_")}
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=stderr, text=True)

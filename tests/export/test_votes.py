@@ -51,7 +51,7 @@ def test_certificates_replay_and_are_served(tmp_path: Path) -> None:
     predictor = votes_file(tmp_path / "votes.pt", betas=[0.2] * 5)
     certificate = predictor.certify(IMAGE, n=1500, seed=4)
     assert predictor.verify(certificate, IMAGE).ok
-    server = worker.Worker(predictor, name="tiny", limits=Limits(), state=State(None))
+    server = worker.Worker(predictor, name="tiny", limits=Limits(allow_seeds=True), state=State(None))
     server.warm_up()
     body = json.dumps({"image": IMAGE[0].tolist(), "n": 1500, "seed": 4}).encode()
     (answer,) = server.answer([worker.Incoming({"body": body}, request_id="r-1")])

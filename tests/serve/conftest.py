@@ -86,6 +86,7 @@ def serving(
     log = folder / "serve.log"
     own = {"ROBUST_SERVE_TOKEN": token} if token else {"ROBUST_SERVE_AUTH": "none"}
     command = [sys.executable, "-c", "from robustinfer.cli.main import main; main()", "serve", "--json", "--port", "0"]
+    command.append("--allow-seeds")  # most tests compare with the library
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [*command, *arguments],

@@ -18,7 +18,7 @@ OPEN = State(None)
 
 
 def worker(predictor: Predictor, state: State = OPEN, **limits: Any) -> Worker:
-    return Worker(predictor, name="tiny", limits=Limits(**limits), state=state)
+    return Worker(predictor, name="tiny", limits=Limits(**{"allow_seeds": True, **limits}), state=state)
 
 
 def question(image: Array, **settings: Any) -> Incoming:
@@ -48,6 +48,17 @@ def test_neighbours_do_not_hurt_each_other(predictor: Predictor, image: Array) -
 def test_settings_that_cannot_be_used(predictor: Predictor, image: Array, settings: dict[str, Any]) -> None:
     (answer,) = worker(predictor).answer([question(image, **settings)])
     assert (int(answer.status), error(answer)) == (422, "bad_setting")
+
+
+def test_seeds_of_clients_are_refused_unless_they_are_allowed(predictor: Predictor, image: Array) -> None:
+    server = worker(predictor, allow_seeds=False)
+    assert Limits().allow_seeds is False
+    (answer,) = server.answer([question(image, n=500, seed=7)])
+    assert (int(answer.status), error(answer)) == (422, "limit_seed")
+    (answer,) = server.answer([question(image, n=500)])
+    assert json.loads(answer.body)["seed_origin"] == "runtime"
+    (answer,) = worker(predictor).answer([question(image, n=500, seed=7)])
+    assert json.loads(answer.body)["seed_origin"] == "caller"
 
 
 def test_an_engine_that_fails_on_one_request_fails_that_one_only(predictor: Predictor, image: Array) -> None:
