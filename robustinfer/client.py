@@ -12,10 +12,11 @@ import io
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -23,22 +24,40 @@ import numpy.typing as npt
 
 from .certificate import Certificate, Prediction
 from .errors import ClientError, ImageFileError, SettingError
-from .extras import require
+from .extras import needed
 from .settings import CertifySettings, PredictSettings
 
 if TYPE_CHECKING:
     import httpx
 
+    _Reply = httpx.Response | httpx.TransportError | None
+
 __all__ = ["AsyncClient", "CertifySettings", "Client", "PredictSettings"]
 
 Image = npt.ArrayLike | bytes | str | os.PathLike[str]
+
+_Result = TypeVar("_Result")
 
 _LONGEST_PAUSE = 5.0
 _DIED = "Worker died."  # TorchServe's words, with status 500 or 507, for requests a dying worker held
 
 
-class _Conversation:
-    """What both clients share: how a question looks on the wire, which answers are worth another try."""
+@dataclass(frozen=True)
+class _Send:
+    """One HTTP request, as the arguments of httpx."""
+
+    method: str
+    url: str
+    params: Mapping[str, Any]
+    content: bytes | None = None
+
+
+_Steps = Generator[_Send | float, "_Reply", _Result]
+"""How a client works: it yields what to send, or how many seconds to wait, is given the reply, and returns a result."""
+
+
+class _Core:
+    """All that a client knows, but for how bytes travel: which requests it sends, and what it makes of the replies."""
 
     def __init__(self, url: str, *, model: str | None, token: str | None, retries: int) -> None:
         parts = urlsplit(url)
@@ -49,25 +68,54 @@ class _Conversation:
             path, _, rest = path.partition("/predictions/")
             model = model or rest.partition("/")[0]
         self.base = f"{parts.scheme}://{parts.netloc}{path}"
-        self.path = f"/models/{model}/invoke" if model else "/invocations"
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.retries = retries
+        self._path = f"/models/{model}/invoke" if model else "/invocations"
+        self._retries = retries
 
-    def question(self, image: Image, mode: str, settings: PredictSettings | CertifySettings) -> dict[str, Any]:
-        """The arguments of one POST."""
+    def certify(self, image: Image, settings: CertifySettings) -> _Steps[Certificate]:
+        """A certificate for one image."""
+        return Certificate.from_json((yield from self._answer(self._post(image, "certify", settings))))
+
+    def predict(self, image: Image, settings: PredictSettings) -> _Steps[Prediction]:
+        """The smoothed label of one image."""
+        return Prediction.from_json((yield from self._answer(self._post(image, "predict", settings))))
+
+    def metadata(self) -> _Steps[dict[str, Any]]:
+        """The model's card and digest, and what the server allows."""
+        return dict((yield from self._answer(_Send("GET", self._path, {"mode": "metadata"}))))
+
+    def ready(self) -> _Steps[bool]:
+        """Whether the model answers now."""
+        reply = yield _Send("GET", self._path, {"mode": "health"})
+        return getattr(reply, "status_code", None) == 200
+
+    def _post(self, image: Image, mode: str, settings: PredictSettings | CertifySettings) -> _Send:
         given = {name: value for name, value in settings.items() if value is not None}
-        return {"url": self.path, "params": {"mode": mode, **given}, "content": _content(image)}
+        return _Send("POST", self._path, {"mode": mode, **given}, _content(image))
 
-    def pauses(self) -> Iterator[float]:
+    def _answer(self, request: _Send) -> _Steps[Any]:
+        """The JSON of the answer, after as many tries as are worth it."""
+        import httpx
+
+        pauses = self._pauses()
+        while True:
+            pause = next(pauses, None)
+            reply = yield request
+            assert reply is not None
+            if isinstance(reply, httpx.TransportError):
+                if pause is None or isinstance(reply, httpx.TimeoutException):
+                    reason = str(reply) or type(reply).__name__
+                    raise ClientError(f"The server {self.base} does not answer: {reason}.") from reply
+            elif pause is None or not _worth_retrying(reply):
+                return self._document(reply)
+            yield pause
+
+    def _pauses(self) -> Iterator[float]:
         """Seconds to wait before each further try: doubling, and spread so that clients do not come back together."""
-        for attempt in range(self.retries):
+        for attempt in range(self._retries):
             yield min(_LONGEST_PAUSE, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
 
-    def worth_retrying(self, response: "httpx.Response") -> bool:
-        """Whether the same question may find an answer later: the server is full, stopping, or lost a worker."""
-        return response.status_code == 503 or (response.status_code in (500, 507) and _DIED in response.text)
-
-    def document(self, response: "httpx.Response") -> Any:
+    def _document(self, response: "httpx.Response") -> Any:
         """The JSON of a good answer; the error in any other."""
         try:
             document = response.json()
@@ -83,10 +131,6 @@ class _Conversation:
             code=code,
         )
 
-    def unreachable(self, error: Exception) -> ClientError:
-        """No answer at all."""
-        return ClientError(f"The server {self.base} does not answer: {error or type(error).__name__}.")
-
 
 class Client:
     """A connection to one model of a server; safe to share between threads.
@@ -98,11 +142,11 @@ class Client:
     def __init__(
         self, url: str, *, model: str | None = None, token: str | None = None, timeout: float = 300.0, retries: int = 6
     ) -> None:
-        require("httpx", extra="client", why="robustinfer.Client")
-        import httpx
+        with needed(extra="client", why="robustinfer.Client"):
+            import httpx
 
-        self._talk = _Conversation(url, model=model, token=token, retries=retries)
-        self._http = httpx.Client(base_url=self._talk.base, headers=self._talk.headers, timeout=timeout)
+        self._core = _Core(url, model=model, token=token, retries=retries)
+        self._http = httpx.Client(base_url=self._core.base, headers=self._core.headers, timeout=timeout)
 
     def __enter__(self) -> "Client":
         return self
@@ -118,40 +162,40 @@ class Client:
 
     def certify(self, image: Image, **settings: Unpack[CertifySettings]) -> Certificate:
         """A certificate for one image: an array, or a file's path or bytes. Settings as of `Predictor.certify`."""
-        return Certificate.from_json(self._ask("POST", self._talk.question(image, "certify", settings)))
+        return self._run(self._core.certify(image, settings))
 
     def predict(self, image: Image, **settings: Unpack[PredictSettings]) -> Prediction:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""
-        return Prediction.from_json(self._ask("POST", self._talk.question(image, "predict", settings)))
+        return self._run(self._core.predict(image, settings))
 
     def metadata(self) -> dict[str, Any]:
         """The model's card and digest, and what the server allows."""
-        return dict(self._ask("GET", {"url": self._talk.path, "params": {"mode": "metadata"}}))
+        return self._run(self._core.metadata())
 
     def ready(self) -> bool:
         """Whether the model makes predictions now. Needs no token."""
+        return self._run(self._core.ready())
+
+    def _run(self, steps: _Steps[_Result]) -> _Result:
+        reply: _Reply = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                result: _Result = end.value
+                return result
+            if isinstance(step, _Send):
+                reply = self._send(step)
+            else:
+                time.sleep(step)
+
+    def _send(self, request: _Send) -> "_Reply":
         import httpx
 
         try:
-            return self._http.get(self._talk.path, params={"mode": "health"}).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def _ask(self, method: str, question: dict[str, Any]) -> Any:
-        import httpx
-
-        pauses = self._talk.pauses()
-        while True:
-            pause = next(pauses, None)
-            try:
-                response = self._http.request(method, **question)
-            except httpx.TransportError as error:
-                if pause is None or isinstance(error, httpx.TimeoutException):
-                    raise self._talk.unreachable(error) from error
-            else:
-                if pause is None or not self._talk.worth_retrying(response):
-                    return self._talk.document(response)
-            time.sleep(pause)
+            return self._http.request(request.method, request.url, params=request.params, content=request.content)
+        except httpx.TransportError as error:
+            return error
 
 
 class AsyncClient:
@@ -160,11 +204,11 @@ class AsyncClient:
     def __init__(
         self, url: str, *, model: str | None = None, token: str | None = None, timeout: float = 300.0, retries: int = 6
     ) -> None:
-        require("httpx", extra="client", why="robustinfer.AsyncClient")
-        import httpx
+        with needed(extra="client", why="robustinfer.AsyncClient"):
+            import httpx
 
-        self._talk = _Conversation(url, model=model, token=token, retries=retries)
-        self._http = httpx.AsyncClient(base_url=self._talk.base, headers=self._talk.headers, timeout=timeout)
+        self._core = _Core(url, model=model, token=token, retries=retries)
+        self._http = httpx.AsyncClient(base_url=self._core.base, headers=self._core.headers, timeout=timeout)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -180,40 +224,45 @@ class AsyncClient:
 
     async def certify(self, image: Image, **settings: Unpack[CertifySettings]) -> Certificate:
         """A certificate for one image: an array, or a file's path or bytes. Settings as of `Predictor.certify`."""
-        return Certificate.from_json(await self._ask("POST", self._talk.question(image, "certify", settings)))
+        return await self._run(self._core.certify(image, settings))
 
     async def predict(self, image: Image, **settings: Unpack[PredictSettings]) -> Prediction:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""
-        return Prediction.from_json(await self._ask("POST", self._talk.question(image, "predict", settings)))
+        return await self._run(self._core.predict(image, settings))
 
     async def metadata(self) -> dict[str, Any]:
         """The model's card and digest, and what the server allows."""
-        return dict(await self._ask("GET", {"url": self._talk.path, "params": {"mode": "metadata"}}))
+        return await self._run(self._core.metadata())
 
     async def ready(self) -> bool:
         """Whether the model makes predictions now. Needs no token."""
+        return await self._run(self._core.ready())
+
+    async def _run(self, steps: _Steps[_Result]) -> _Result:
+        reply: _Reply = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                result: _Result = end.value
+                return result
+            if isinstance(step, _Send):
+                reply = await self._send(step)
+            else:
+                await asyncio.sleep(step)
+
+    async def _send(self, request: _Send) -> "_Reply":
         import httpx
 
         try:
-            return (await self._http.get(self._talk.path, params={"mode": "health"})).status_code == 200
-        except httpx.TransportError:
-            return False
+            return await self._http.request(request.method, request.url, params=request.params, content=request.content)
+        except httpx.TransportError as error:
+            return error
 
-    async def _ask(self, method: str, question: dict[str, Any]) -> Any:
-        import httpx
 
-        pauses = self._talk.pauses()
-        while True:
-            pause = next(pauses, None)
-            try:
-                response = await self._http.request(method, **question)
-            except httpx.TransportError as error:
-                if pause is None or isinstance(error, httpx.TimeoutException):
-                    raise self._talk.unreachable(error) from error
-            else:
-                if pause is None or not self._talk.worth_retrying(response):
-                    return self._talk.document(response)
-            await asyncio.sleep(pause)
+def _worth_retrying(response: "httpx.Response") -> bool:
+    """Whether the same request may find an answer later: the server is full, stopping, or lost a worker."""
+    return response.status_code == 503 or (response.status_code in (500, 507) and _DIED in response.text)
 
 
 def _content(image: Image) -> bytes:

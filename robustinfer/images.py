@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from .card import InputSpec
 from .errors import DtypeError, ImageFileError, PixelRangeError, ShapeError
+from .npy import NPY_MAGIC, decode_npy
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -111,8 +112,8 @@ def decode_image(content: bytes | bytearray, spec: InputSpec, *, max_pixels: int
 
     An image file of another size is resized and cropped as the input spec says, or refused; an array never is.
     """
-    if content[:6] == b"\x93NUMPY":
-        return as_image(_decode_npy(bytes(content), max_pixels * max(spec.channels, 4)), spec)
+    if content[:6] == NPY_MAGIC:
+        return as_image(decode_npy(bytes(content), max_values=max_pixels * max(spec.channels, 4)), spec)
     return as_image(_decode_picture(bytes(content), spec, max_pixels), spec)
 
 
@@ -153,25 +154,6 @@ def _channels_first(values: Array, spec: InputSpec) -> Array:
         return np.expand_dims(values, 0)
     grey = f" or {(height, width)}" if channels == 1 else ""
     raise ShapeError(f"Expected an image of shape {first} or {last}{grey}, found {values.shape}.")
-
-
-def _decode_npy(content: bytes, max_values: int) -> Array:
-    from numpy.lib import format as npy
-
-    stream = io.BytesIO(content)
-    try:
-        version = npy.read_magic(stream)
-        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = header(stream)
-        if dtype.hasobject:
-            raise ImageFileError("This npy file holds Python objects, which are never unpickled; save plain numbers.")
-        if int(np.prod(shape, dtype=np.float64)) > max_values:
-            raise ImageFileError(f"This npy file holds an array of shape {shape}, more than {max_values} values.")
-        stream.seek(0)
-        array: Array = np.load(stream, allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError, TypeError, OverflowError) as error:
-        raise ImageFileError(f"This npy file cannot be read: {error}.") from error
-    return array
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:
