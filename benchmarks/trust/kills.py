@@ -75,8 +75,8 @@ RECIPE = Recipe(
 )
 IMAGES, SAMPLES = 40, 2000
 MOST_KILLS = 12  # in one round; then its last process is left alone
-# A kill comes within this part of the time that the whole job takes. Jobs that keep what they have done get further with
-# each process, so short lives reach every moment of theirs, too; an export begins anew each time.
+# A kill comes within this part of the time that the whole job takes. Jobs that keep what they have done get further
+# with each process, so short lives reach every moment of theirs, too; an export begins anew each time.
 LIFE = {"training": 0.4, "certification": 0.4, "export": 1.0, "distillation": 0.4}
 
 
