@@ -56,7 +56,7 @@ def points(folder: Path, *, quick: bool) -> dict[str, Callable[[], Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="two points a sweep, a tenth of the samples, no record")
+    parser.add_argument("--quick", action="store_true", help="two points per sweep, a tenth of the samples, no record")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         timings = interleaved(

@@ -4,7 +4,7 @@
 
 Two graphs with random weights: 5 x ResNet-20 on 32x32 colour images, one small CNN on 28x28 grey images. In one run,
 in turn:
-  (a) the published loop: eager torch, noise from torch, votes counted in Python, 1,000 samples a batch (its default)
+  (a) the published loop: eager torch, noise from torch, votes counted in Python, batches of 1,000 samples (its default)
   (b) the engine alone, on ready-made input of the same batch
   (c) `Predictor.certify` of one image
   (d) `Predictor.certify_many` of 100 images

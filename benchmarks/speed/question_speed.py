@@ -4,8 +4,8 @@ or no at a radius.
     python benchmarks/speed/question_speed.py [--images 20] [--repeats 3] [--quick]
 
 The model is the ensemble of the recipe `digits-l2`, trained by the script (a minute), on test images of digits. The
-published loop draws n = 100,000 samples an image whatever the question: eager torch, noise from torch, one image at a
-time, 1,000 samples a batch, votes counted in Python. Then one thing after the other is put in its place:
+published loop draws n = 100,000 samples per image whatever the question: eager torch, noise from torch, one image at a
+time, batches of 1,000 samples, votes counted in Python. Then one thing after the other is put in its place:
   engine         the same loop on the exported file in ONNX Runtime
   batching       `Predictor.certify_many`, n = 100,000: batches of many images, noise that can be replayed
   tolerance 0.05 the same, asked for a radius that is on average at most 0.05 below what all samples would give

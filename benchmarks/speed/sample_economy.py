@@ -7,7 +7,7 @@ the Predictor uses, with its defaults. Claims:
   deciding a radius (`radius=r`) takes at least 25 times fewer samples than n = 100,000 on average, at no more than 0.3
   points of certified accuracy lost, and `tolerance=0.05` at least 5 times fewer.
 
-The fixed-n certificate of an image goes on from the votes of its decision, so the two are compared on the same luck.
+The fixed-n certificate of an image continues from the votes of its decision, so the two are compared on the same luck.
 Samples that choose the label are counted, in both.
 """
 

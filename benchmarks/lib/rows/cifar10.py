@@ -37,7 +37,7 @@ COMMON: dict[str, Any] = {
     "weight_decay": 5e-4,
     "batch": 64,
 }
-BOOSTED: dict[str, Any] = {"stages": 2, "epochs": 5, "growth": 0.4, "previous": "exact", "weights": "corrective"}
+BOOSTED: dict[str, Any] = {"stages": 2, "epochs": 5, "growth": 0.4, "previous": "exact", "betas": "corrective"}
 APART: dict[str, Any] = {"stages": 2, "epochs": 4, "growth": 1, "booster": "independent"}
 ROWS = (
     Row("single", "single", "one member, 8 epochs", {"stages": 1, "epochs": 8}),

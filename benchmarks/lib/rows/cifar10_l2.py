@@ -40,7 +40,7 @@ COMMON: dict[str, Any] = {
     "learning_rate": 0.005,
     "batch": 64,
     "previous": "exact",
-    "weights": "corrective",
+    "betas": "corrective",
 }
 ROWS = (
     Row("boosted", "boosted", "boosted, stages of 5 and 2 epochs", {"stages": 2, "epochs": 5, "growth": 0.4}),

@@ -19,7 +19,7 @@ images: at half width as good as plain consistency after two thirds of its time.
 
 `boosted-equal` has two such members of three quarters of the width, the second from new weights, most of its loss its
 own, both with the same weight: members that err on different noise correct each other. Trials at sigma 0.5 on 300
-held-out images (half width, 12 epochs a member, n = 4,000, ACR without a confidence bound): one member 1.666 (mean of
+held-out images (half width, 12 epochs per member, n = 4,000, ACR without a confidence bound): one member 1.666 (mean of
 four), two trained apart 1.683, four 1.689; a second member of this kind 1.681, with learned weights 1.675, started from
 the first one's weights 1.673. There the radii 0.5 and 1 of the attack were equally good. At sigma 1 it mattered, and so
 did the strength of the regularisation (one member, two-class ACR): none and 10 1.791, 1 and 10 1.783, 1 and 5 1.817, 1

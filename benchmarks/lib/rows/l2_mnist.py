@@ -5,7 +5,7 @@ with Gaussian noise, one SmoothAdv member, independent members averaged, one wid
 
 Every row has the same member (the small CNN at width 0.25) and 20,000 training images, unless its label says otherwise:
 some try a larger first kernel, more width, more images. With Gaussian noise a row costs about as much as 12 epochs of
-one member; one-step SmoothAdv (a gradient step on the smoothed loss from the image) costs about twice as much an epoch,
+one member; one-step SmoothAdv (a gradient step on the smoothed loss from the image) costs twice as much per epoch,
 and its rows about as much as 21 Gaussian epochs; SmoothAdv with four steps and two noise vectors costs about eight
 times as much. Consistency regularisation takes two noise vectors, so twice as much. Rows that cost a multiple of the
 others say so.
@@ -49,7 +49,7 @@ COMMON: dict[str, Any] = {
     "start": "input",
     "growth": 1,
     "previous": "exact",
-    "weights": "corrective",
+    "betas": "corrective",
 }
 BOOSTED: dict[str, Any] = {"stages": 3, "epochs": 3}
 COLD: dict[str, Any] = {**BOOSTED, "warm_start": False}
@@ -67,7 +67,7 @@ EQUAL: dict[str, Any] = {
     "warm_start": False,
     "own_loss": 0.9,
     "previous": "clean",
-    "weights": "trained",
+    "betas": "trained",
     "beta_learning_rate": 0.0,
 }
 KEPT: dict[str, Any] = {
@@ -95,7 +95,7 @@ ROWS = (
         "shrunk-own-loss",
         "boosted",
         "boosted, half own loss, trained weights, shrinkage 0.5",
-        {**BOOSTED, "own_loss": 0.5, "weights": "trained", "shrinkage": 0.5},
+        {**BOOSTED, "own_loss": 0.5, "betas": "trained", "shrinkage": 0.5},
     ),
     Row("cold-own-loss", "boosted", "boosted, cold starts, half own loss", {**COLD, "own_loss": 0.5}),
     Row(
@@ -122,7 +122,7 @@ ROWS = (
         "shrunk",
         "boosted",
         "boosted, trained weights, shrinkage 0.5",
-        {**BOOSTED, "weights": "trained", "shrinkage": 0.5},
+        {**BOOSTED, "betas": "trained", "shrinkage": 0.5},
     ),
     Row("long-first", "boosted", "boosted, two stages of 5 epochs", LONG),
     Row("longer-first", "boosted", "boosted, stages of 8 and 3 epochs", {"stages": 2, "epochs": 8, "growth": 0.375}),
@@ -286,7 +286,7 @@ ROWS = (
             "epochs": 2,
             "growth": 0.75,
             "own_loss": 0.5,
-            "weights": "trained",
+            "betas": "trained",
             "shrinkage": 0.5,
         },
     ),
@@ -300,7 +300,7 @@ ROWS = (
         "paper",
         "boosted",
         "boosted 1+2+4, `clean` offsets, trained weights",
-        {"stages": 3, "epochs": 1, "growth": 2, "previous": "clean", "weights": "trained"},
+        {"stages": 3, "epochs": 1, "growth": 2, "previous": "clean", "betas": "trained"},
     ),
 )
 

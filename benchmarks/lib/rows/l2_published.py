@@ -4,7 +4,7 @@ Claim checked: the boosted ensemble's average certified radius (ACR) is at or ab
 published. For a LeNet, 90 epochs, n = 100,000, all 10,000 test images, sigma 0.25 / 0.5 / 1: Gaussian ACR .911 /
 1.559 / 1.619, SmoothAdv .932 / 1.688 / 1.779 (Jeong and Shin 2020). The published radii are those of the top-class
 bound, ours by default those of the two-class bound; both are in the table, from the same counts. The 500 images here
-are harder than most: the logs of those SmoothAdv networks, one a sigma, have .919 / 1.666 / 1.769 on them
+are harder than most: the logs of those SmoothAdv networks, one per sigma, have .919 / 1.666 / 1.769 on them
 (`published_radii.json`), so the comparison over the same images is the fair one.
 
 All rows have all training images but 2 %, consistency regularisation with the published strengths (20 at sigma 0.25,
@@ -48,7 +48,7 @@ COMMON: dict[str, Any] = {
     "noise_samples": 2,
     "stages": 1,
     "previous": "exact",
-    "weights": "corrective",
+    "betas": "corrective",
 }
 BOOSTED: dict[str, Any] = {"stages": 2, "epochs": 12, "growth": 0.58, "own_loss": 0.5}
 APART: dict[str, Any] = {"stages": 2, "epochs": 10, "growth": 1, "booster": "independent"}

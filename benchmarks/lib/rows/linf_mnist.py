@@ -10,8 +10,8 @@ experiment, which is the recipe paper-mnist-linf.
 Hardware: any CPU; the JSON names it. Repeats: one training for each seed and radius; 95 % intervals over test images.
 The clock is that of a shared machine, so processor seconds are kept beside it. Forms of boosting were
 compared on held-out training images, but the test figure of 12+3 was known before that form became the default of
-`mnist-linf`, so read that row as somewhat optimistic. Rows are kept one by one: run the command
-again after a kill and it goes on.
+`mnist-linf`, so read that row as somewhat optimistic. Rows are kept one by one: after a kill, run the
+command again and it does what is missing.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ COMMON: dict[str, Any] = {
     "batch": 50,
 }
 BOOSTED: dict[str, Any] = {"stages": 3, "epochs": 1, "growth": 2}
-EQUAL: dict[str, Any] = {"stages": 3, "epochs": 3, "growth": 1, "previous": "exact", "weights": "corrective"}
+EQUAL: dict[str, Any] = {"stages": 3, "epochs": 3, "growth": 1, "previous": "exact", "betas": "corrective"}
 LONG: dict[str, Any] = {"stages": 2, "epochs": 12, "growth": 0.25}
 ROWS = (
     Row("single", "single", "one member, 7 epochs (as many as boosting)", {"stages": 1, "epochs": 7}),
@@ -53,7 +53,7 @@ ROWS = (
         {**EQUAL, "epochs": 6, "booster": "independent"},
     ),
     *(
-        Row(f"{p}-{w}", "boosted", f"boosted 1+2+4 epochs, `{p}`, `{w}`", {**BOOSTED, "previous": p, "weights": w})
+        Row(f"{p}-{w}", "boosted", f"boosted 1+2+4 epochs, `{p}`, `{w}`", {**BOOSTED, "previous": p, "betas": w})
         for p in ("clean", "adversarial", "exact")
         for w in ("trained", "corrective")
     ),
