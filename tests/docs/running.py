@@ -32,7 +32,7 @@ _VOLATILE = {
     "label", "class_name", "abstained", "radius", "p_lower", "p_upper_runner_up", "counts", "seed", "image", "digest",
     "seconds", "request_id",
 }  # fmt: skip
-_FORMULAS = ("radius = sigma/2 (Phi^-1(p_A)", "D_{t+1}(i)  ~  D_t(i) exp")
+_DRAWN = ("your data ──▶ train", "radius = sigma/2 (Phi^-1(p_A)", "D_{t+1}(i)  ~  D_t(i) exp")
 
 
 class Runner:
@@ -172,8 +172,8 @@ class Runner:
                 assert re.search(rf"^{name}\{{.*{re.escape(label)}", shown, re.MULTILINE), (name, label)
 
     def _text(self, example: Example) -> None:
-        """A formula, or the listing of a run folder."""
-        if example.text.startswith(_FORMULAS):
+        """A formula, a picture, or the listing of a run folder."""
+        if example.text.startswith(_DRAWN):
             return
         names = [line.split("  ")[0] for line in example.text.splitlines()]
         run = self.folder / "runs" / "digits"

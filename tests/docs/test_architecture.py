@@ -1,0 +1,77 @@
+"""docs/architecture.md: its walks name real functions, and its table of rooms is the one that the imports obey."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT
+
+TEXT = (ROOT / "docs" / "architecture.md").read_text()
+RULES = ROOT / "tests" / "test_rooms.py"
+
+
+def named(file: Path) -> set[str]:
+    """Functions and classes of a module, and the methods of its classes as `Class.method`."""
+    names = {file.stem}
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return names
+
+
+def test_every_hop_exists() -> None:
+    hops = re.findall(r"\[`([\w.]+)`\]\(\.\./([\w/]+\.py)\)", TEXT)
+    assert len(hops) > 45
+    assert len(re.findall(r"\]\(\.\./.*?\.py\)", TEXT)) == len(hops), "a hop that is not `[`name`](../file.py)`"
+    for name, file in hops:
+        assert name in named(ROOT / file), (name, file)
+
+
+def test_there_are_four_walks_of_several_hops() -> None:
+    walks = dict(
+        re.findall(r"^## (Training|Certifying|An HTTP request|Exporting).*?\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)
+    )
+    assert len(walks) == 4
+    for walk, rows in walks.items():
+        assert rows.count("\n| [`") >= 8, walk
+
+
+def rooms() -> dict[str, set[str]]:
+    """The table of rooms, by import names: what each room may import of this repository."""
+    table: dict[str, set[str]] = {}
+    section = TEXT.partition("## Rooms")[2].partition("## Words")[0]
+    for folder, may in re.findall(r"^\| `([\w/]+)` \| (.*?) \| .* \|$", section, re.MULTILINE):
+        own, others = dotted(folder), set(map(dotted, re.findall(r"`([\w/]+)`", may)))
+        if "rooms of `train` above" in may:
+            others = others - {"robust.train"} | {room for room in table if room.startswith("robust.train")}
+        table[own] = {"*"} if may.startswith("everything") else others
+    return table
+
+
+def dotted(folder: str) -> str:
+    name = folder.replace("/", ".")
+    return name if name.startswith("robustinfer") else f"robust.{name}"
+
+
+def test_every_package_is_a_room_of_the_table() -> None:
+    packages = {
+        dotted(str(file.parent.relative_to(ROOT)))
+        for top in ("robustinfer", "train", "export", "serve")
+        for file in (ROOT / top).rglob("__init__.py")
+    }
+    assert packages - {"robust.train.recipes"} == set(rooms()) - {"robust.train.recipe", "robustinfer.errors"}
+
+
+@pytest.mark.skipif(not RULES.is_file(), reason="the imports are not checked against a table")
+def test_the_table_is_the_one_that_the_imports_obey() -> None:
+    spec = importlib.util.spec_from_file_location("rules", RULES)
+    assert spec is not None
+    assert spec.loader is not None
+    rules = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rules)
+    assert rooms() == {room: set(may) for room, may in rules.MAY_IMPORT.items()}
