@@ -19,6 +19,7 @@ RobustinferError
 │   ├── DeviceError           the device that was asked for is not there
 │   └── MissingExtraError     an optional part of the installation is missing
 ├── CertificateError          a certificate that cannot be read or replayed
+├── SignatureError            a signature that is missing or does not fit, or a key that cannot be used
 ├── DataError                 a data set that is missing, empty, malformed or of mixed sizes
 ├── RecipeError               an unknown key, a wrong type or an impossible value in a recipe
 ├── RunError                  a run folder that is missing, incomplete, damaged or of another recipe
@@ -54,6 +55,7 @@ __all__ = [
     "SettingError",
     "ShapeError",
     "SigmaError",
+    "SignatureError",
     "TrainingError",
 ]
 
@@ -143,6 +145,10 @@ class MissingExtraError(EngineError):
 
 class CertificateError(RobustinferError):
     """A certificate cannot be read or replayed."""
+
+
+class SignatureError(RobustinferError):
+    """A signature is missing or does not fit, or a key cannot be used."""
 
 
 class DataError(RobustinferError):

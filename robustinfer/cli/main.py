@@ -36,6 +36,8 @@ _COMMANDS: tuple[str, ...] = (
     "certify",
     "summary",
     "verify",
+    "keygen",
+    "sign",
     "report",
     "serve",
     "bench",

@@ -3,6 +3,7 @@
 The options that are settings of a request take their help and defaults from `robustinfer.settings`.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +23,13 @@ __all__ = [
     "Model",
     "N",
     "Noise",
+    "PassphraseFile",
     "Radius",
     "Seed",
     "Sigma",
     "Threads",
     "Tolerance",
+    "passphrase",
 ]
 
 
@@ -53,3 +56,13 @@ Batch = Annotated[int | None, typer.Option(help="Samples per engine run.", show_
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N. A device you name is used or refused.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per answer, and nothing else, to stdout.")]
 Threads = Annotated[int | None, typer.Option(help="Threads per engine run.", show_default="all cores")]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the key's passphrase. Default: ROBUST_KEY_PASSPHRASE, or none.", show_default=False),
+]
+
+
+def passphrase(file: Path | None) -> bytes | None:
+    """The passphrase of a private key: from a file, else from the environment."""
+    given = file.read_text().strip() if file is not None else os.environ.get("ROBUST_KEY_PASSPHRASE", "")
+    return given.encode() or None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .console import existing, print_json, print_text
+from .console import existing, note, print_json, print_text
 from .options import Batch, Device, Json, Threads
 
 __all__ = ["command"]
@@ -13,9 +13,12 @@ __all__ = ["command"]
 
 def command(
     certificate: Annotated[
-        Path, typer.Argument(metavar="CERTIFICATE", help="A certificate in JSON, or a JSONL file and --index.")
+        Path,
+        typer.Argument(metavar="FILE", help="A certificate in JSON, a JSONL file and --index, or a signed model file."),
     ],
-    model: Annotated[Path, typer.Option(help="The model file that made the certificate.", show_default=False)],
+    model: Annotated[
+        Path | None, typer.Option(help="The model file that made the certificate.", show_default=False)
+    ] = None,
     image: Annotated[Path | None, typer.Option(help="The image that was certified.", show_default=False)] = None,
     data: Annotated[
         str | None, typer.Option(help="The data set the image is from (with --index).", show_default=False)
@@ -31,6 +34,10 @@ def command(
             help="Votes that may differ, for another file or machine, if both counts prove the radius.", min=0
         ),
     ] = 0,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Public key: FILE must be signed by it. Without --model nothing else is checked."),
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     batch: Batch = None,
@@ -42,14 +49,24 @@ def command(
 
     [bold]robust verify five.json --model quickstart/digits.onnx --image quickstart/images/five.png[/bold]
     """
+    from ..errors import SettingError
+
+    existing([certificate, *([model] if model else []), *([key] if key else [])])
+    if key is not None:
+        _check_signature(certificate, index, key)
+        note(f"{certificate} is signed by this key.")
+        if model is None:
+            if json:
+                print_json({"signed": True, "confirmed": None})
+            return
+    if model is None:
+        raise SettingError("Give the model with --model to replay a certificate, or --key to check a signature.")
     from ..certificate import Certificate
     from ..certificate_file import read_certificates
     from ..data import load_images
-    from ..errors import SettingError
     from ..images import read_image
     from ..predictor import Predictor
 
-    existing([certificate, model])
     if (image is None) == (data is None):
         raise SettingError(
             "Give the certified image with --image, or its data set with --data and its number with --index."
@@ -74,3 +91,29 @@ def command(
     else:
         print_text(f"{'confirmed' if replay.ok else 'NOT confirmed'}: {replay.reason}")
     raise typer.Exit(0 if replay.ok else 1)
+
+
+def _check_signature(path: Path, index: int | None, key: Path) -> None:
+    """Raise unless the file, or its line about image `index`, is signed: by a .sig file, or in a field of its own."""
+    import json
+
+    from ..certificate_file import read_certificates
+    from ..errors import SettingError
+    from ..signing import PublicKey, check_answer, check_file, check_line, check_model, signature_path
+
+    public = PublicKey.load(key)
+    if path.suffix not in {".json", ".jsonl"}:
+        check_model(path, public)
+    elif index is not None:
+        numbers = [entry.index for entry in read_certificates(path)[1]]
+        if index not in numbers:
+            raise SettingError(f"{path} holds no certificate of the image number {index}.")
+        check_line(path, numbers.index(index) + 1, public)
+    elif path.suffix == ".json" and not signature_path(path).exists():
+        try:
+            document = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            document = {}
+        check_answer(document if isinstance(document, dict) else {}, public)
+    else:
+        check_file(path, public)

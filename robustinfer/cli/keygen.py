@@ -1,0 +1,31 @@
+"""`robust keygen`: a key that signs certificates and model files."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from .console import print_text
+from .options import PassphraseFile, passphrase
+
+__all__ = ["command"]
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="File of the private key; the public key goes beside it, to PATH.pub.")],
+    kind: Annotated[
+        Literal["ed25519", "ecdsa"],
+        typer.Option(help="ecdsa (P-256) for model files that the model_signing command is to check."),
+    ] = "ed25519",
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Make a key pair for `robust sign`. An existing key is never overwritten.
+
+    [bold]robust keygen release.key[/bold]
+    """
+    from ..signing import PrivateKey
+
+    key = PrivateKey.generate(kind)
+    public = key.write(path, passphrase=passphrase(passphrase_file))
+    print_text(f"{path}: private key, keep it secret")
+    print_text(f"{public}: public key, give it to whoever verifies; its id is {key.public.id}")
