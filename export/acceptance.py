@@ -19,7 +19,8 @@ import torch
 
 from robustinfer import Predictor
 from robustinfer.card import Card, InputSpec
-from robustinfer.errors import ExportError, ModelError, RobustinferError
+from robustinfer.engines import check_rows
+from robustinfer.errors import BatchError, ExportError, ModelError, RobustinferError
 from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_upper
 from robustinfer.smoothing.noise import add_noise, noise_name
 
@@ -36,6 +37,7 @@ _SEED = 0  # the noise is replayed, so that two exports of a run say the same
 _SIGMA = 0.25  # for a model that was not trained for noise
 _FLIPS = 0.01  # share of votes that may flip: a larger one, once proven, would take the worth out of certificates
 _BATCH = 64
+_ROWS = 4  # images that are scored alone and beside others
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,9 @@ def accept(
     """Compare a file with its ensemble; an ExportError says where they differ by more than the tolerance."""
     try:
         predictor = Predictor.load(path, device="cpu")
+        check_rows(predictor.engine, card.input.shape, images=images.pixels[:_ROWS] * np.float32(1 / 255))
+    except BatchError as error:
+        raise ExportError(f"The exported file could not be certified: {error} No file was kept.") from error
     except ModelError as error:
         raise ExportError(f"The exported file cannot be opened again: {error}") from error
     comparison = _Comparison(predictor, card, tolerance)

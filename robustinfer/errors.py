@@ -14,6 +14,7 @@ RobustinferError
 │   ├── ModelFileError        unreadable, truncated, or no model at all
 │   ├── CardError             the card is missing, malformed or does not fit the graph
 │   ├── ClassCountError       the graph gives another number of scores than the card has classes
+│   ├── BatchError            the scores of an image depend on its neighbours, or it cannot have any
 │   └── DigestError           the file is not the one that was expected
 ├── EngineError               the engine failed, or is not installed
 │   ├── DeviceError           the device that was asked for is not there
@@ -31,6 +32,7 @@ RobustinferError
 
 __all__ = [
     "AlphaError",
+    "BatchError",
     "CardError",
     "CertificateError",
     "ClassCountError",
@@ -118,6 +120,10 @@ class CardError(ModelError):
 
 class ClassCountError(ModelError):
     """The graph gives another number of scores than the card has classes."""
+
+
+class BatchError(ModelError):
+    """The scores of an image depend on the images beside it in a batch, or the graph takes no such batch."""
 
 
 class DigestError(ModelError):

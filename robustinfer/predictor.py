@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .answers import certificate_of, prediction_of
 from .card import Card
 from .certificate import Certificate, ModelReference, Prediction
-from .engines import Engine, load_engine
+from .engines import Engine, check_rows, load_engine
 from .errors import CardError, DigestError, RobustinferError, SettingError
 from .images import as_batch, to_unit
 from .replay import Replay, replay
@@ -67,7 +67,8 @@ class Predictor:
 
         `device` is auto, cpu, cuda or cuda:N; a device that is named is used or refused, never replaced. `threads` are
         those of one engine run and of its noise, `batch` the samples of one run. `card` describes a file that carries
-        none, and `digest` ("sha256:...") is checked if given.
+        none, and `digest` ("sha256:...") is checked if given. A graph in which the scores of an image depend on the
+        images beside it is refused, unless `batch` is 1.
         """
         loaded = load_engine(path, device=device, threads=threads)
         if digest is not None and digest.removeprefix("sha256:") != loaded.digest.removeprefix("sha256:"):
@@ -81,6 +82,8 @@ class Predictor:
                 "export it with `robust export`, or pass card=Card(classes=..., input=InputSpec(...), sigma=...)."
             )
         _check_shape(loaded.engine, card)
+        if batch != 1:  # an image that is always scored alone has no neighbours
+            check_rows(loaded.engine, card.input.shape)
         return cls(loaded.engine, card, digest=loaded.digest, batch=batch, threads=threads)
 
     @property

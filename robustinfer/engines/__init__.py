@@ -2,5 +2,6 @@
 
 from .engine import Engine, Loaded, load_engine
 from .external import external_files, model_digest
+from .rows import check_rows
 
-__all__ = ["Engine", "Loaded", "external_files", "load_engine", "model_digest"]
+__all__ = ["Engine", "Loaded", "check_rows", "external_files", "load_engine", "model_digest"]

@@ -1,5 +1,6 @@
 """An export that fails says why in a sentence, and leaves no file."""
 
+import dataclasses
 import resource
 import subprocess
 import sys
@@ -30,6 +31,30 @@ def refused(folder: Path, match: str, ensemble: Ensemble, card: Card, name: str 
 def test_training_mode(tmp_path: Path) -> None:
     ensemble, card = make_ensemble("resnet12", shape=(1, 9, 9))
     refused(tmp_path, "training mode", ensemble.train(), card)
+
+
+class BatchStatistics(nn.Module):
+    """A user's own network that normalises by the statistics of the batch, in evaluation mode as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.ReLU())
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.body(image).mean(dim=(2, 3)))
+        return scores
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # torch looks at sizes here; a user sees it warn
+@pytest.mark.parametrize("suffix", [".onnx", ".pt", ".pt2"])
+@pytest.mark.parametrize("kind", ["scores", "votes"])
+def test_scores_that_depend_on_the_batch(tmp_path: Path, suffix: str, kind: str) -> None:
+    torch.manual_seed(0)
+    ensemble, card = make_ensemble(betas=(1.0, 0.4))
+    ensemble = Ensemble([*list(ensemble.members)[:1], BatchStatistics().eval()], (1.0, 0.4)).freeze()
+    card = dataclasses.replace(card, kind=kind)  # type: ignore[arg-type]
+    refused(tmp_path, "depend on the images beside it|acts as in training", ensemble, card, f"model{suffix}")
 
 
 def test_classes_and_outputs_that_do_not_match(tmp_path: Path) -> None:
