@@ -1,9 +1,9 @@
-"""Fusion: normalisation, all members and their weights become one module from pixels to ensemble scores.
+"""Fusion: normalisation, all members and their betas become one module from pixels to ensemble scores.
 
 What changes is arithmetic only, never the function: batch normalisation is folded into the convolution before it,
 beta_t into the last layer of member t, and a normalisation that all members share is done once. Whatever cannot be
-folded, in an architecture of the user's own, stays as it is.
-Acceptance compares the result with the ensemble it came from.
+folded, in an architecture of the user's own, stays as it is: layers that do more than torch's are not touched, and each
+fold is tried on a probe. Acceptance compares the result with the ensemble it came from.
 """
 
 import copy
@@ -86,9 +86,9 @@ def fuse(ensemble: EnsembleLike, spec: InputSpec, *, apart: bool = False) -> Fus
         betas = [1.0] * len(members)
     members = [copy.deepcopy(member).to(device="cpu", dtype=torch.float32).requires_grad_(False) for member in members]
     normalise, members = _share_normalisation(members)
-    probe = torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape)
-    folded = [_fold_beta(member, beta, normalise(probe)) for member, beta in zip(members, betas, strict=True)]
-    networks, weights = [_fold_batch_norm(member) for member, _ in folded], [weight for _, weight in folded]
+    probe = normalise(torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape))
+    folded = [_fold_beta(member, beta, probe) for member, beta in zip(members, betas, strict=True)]
+    networks, weights = [_fold_batch_norm(member, probe) for member, _ in folded], [weight for _, weight in folded]
     return Fused(networks, weights, normalise, apart=apart).eval()
 
 
@@ -96,7 +96,9 @@ def _check(members: Sequence[nn.Module], betas: Sequence[float]) -> None:
     if not members:
         raise ExportError("An export needs an ensemble with at least one member; this one has none.")
     if len(members) != len(betas):
-        raise ExportError(f"An ensemble has one weight a member; this one has {len(members)} and {len(betas)}.")
+        raise ExportError(
+            f"An ensemble has one beta per member; this one has {len(members)} members and {len(betas)} betas."
+        )
     for number, member in enumerate(members, start=1):
         training = [name for name, module in member.named_modules() if module.training]
         if training:
@@ -141,25 +143,42 @@ def _fold_beta(member: nn.Module, beta: float, probe: Tensor) -> tuple[nn.Module
         if last.bias is not None:
             last.bias.mul_(beta)
         expected, found = beta * member(probe), scaled(probe)
+    return (scaled, 1.0) if _same(expected, found) else (member, beta)
+
+
+def _same(expected: Tensor, found: Tensor) -> bool:
+    """Whether two results differ by rounding only."""
     largest = float(expected.abs().max()) if expected.numel() else 0.0
-    if expected.shape == found.shape and torch.allclose(expected, found, rtol=1e-4, atol=1e-5 * largest):
-        return scaled, 1.0
-    return member, beta
+    return expected.shape == found.shape and torch.allclose(expected, found, rtol=1e-4, atol=1e-5 * largest)
+
+
+_KINDS = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class _LayerTracer(fx.Tracer):
-    """A tracer that stops at every convolution, linear layer and flattening, also of classes derived from torch's."""
+    """A tracer that stops at every layer that folding looks at, also of classes derived from torch's."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.Conv2d | nn.Linear | nn.Flatten) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (*_KINDS, nn.Flatten)) or super().is_leaf_module(m, module_qualified_name)
 
 
-def _fold_batch_norm(member: nn.Module) -> nn.Module:
-    """Fold each batch normalisation into the layer before it, if that layer's result goes nowhere else."""
-    try:
-        traced = fx.GraphModule(member, _LayerTracer().trace(member))
-    except Exception:  # tracing runs the user's code: whatever it cannot follow stays unfolded, and still right
-        return member
+def _fold_batch_norm(member: nn.Module, probe: Tensor) -> nn.Module:
+    """Fold each batch normalisation into the layer before it, if that layer's result goes nowhere else.
+
+    The folded member is tried on a probe, because a user's layer may do more than its class says.
+    """
+    with torch.no_grad():
+        expected = member(probe)
+        try:
+            folded = _folded(copy.deepcopy(member))
+            found = folded(probe)
+        except Exception:  # tracing runs the user's code: whatever it cannot follow stays unfolded, and still right
+            return member
+    return folded if _same(expected, found) else member
+
+
+def _folded(member: nn.Module) -> nn.Module:
+    traced = fx.GraphModule(member, _LayerTracer().trace(member))
     modules = dict(traced.named_modules())
     for node in list(traced.graph.nodes):
         pair = _foldable(node, modules)
@@ -196,4 +215,27 @@ def _foldable(
         return None
     if isinstance(layer, nn.Linear) != isinstance(normalisation, nn.BatchNorm1d):
         return None
-    return layer, normalisation
+    return (layer, normalisation) if _plain(layer) and _plain(normalisation) else None
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Whether a layer computes what torch's class of its kind does, from the weights it holds.
+
+    Spectral normalisation and weight standardisation make the weight anew in each call: by a parametrisation (which
+    takes `weight` out of the parameters), by a hook, or in a class of their own. A class that only computes the same in
+    another way is known by trying it.
+    """
+    if not {"weight", "bias"} <= layer._parameters.keys():
+        return False
+    if type(layer) in _KINDS and not layer._forward_pre_hooks and not layer._forward_hooks:
+        return True
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(layer, nn.Conv2d):
+        sizes = zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)
+        sides = [dilation * (kernel - 1) + 1 + 2 * stride for kernel, dilation, stride in sizes]
+        image = torch.randn(2, layer.in_channels, *sides, generator=generator)
+        return _same(nn.Conv2d._conv_forward(layer, image, layer.weight, layer.bias), layer(image))
+    if isinstance(layer, nn.Linear):
+        features = torch.randn(2, layer.in_features, generator=generator)
+        return _same(nn.functional.linear(features, layer.weight, layer.bias), layer(features))
+    return False

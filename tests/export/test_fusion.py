@@ -60,6 +60,92 @@ def test_the_ensemble_is_left_alone() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in ensemble.state_dict().items())
 
 
+class _Standardised(nn.Conv2d):
+    """Weight standardisation: the weight that is used is not the one that is held."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        mean, std = self.weight.mean(dim=(1, 2, 3), keepdim=True), self.weight.std(dim=(1, 2, 3), keepdim=True)
+        return self._conv_forward(input, (self.weight - mean) / (std + 1e-5), self.bias)
+
+
+class _Scaled(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * 3
+
+
+class _Named(nn.Conv2d):
+    """A class of its own that changes nothing."""
+
+
+class _Doubled(nn.BatchNorm2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+class _Own(nn.Module):
+    """A user's network of a convolution and a linear layer, each with its batch normalisation."""
+
+    def __init__(self, convolution: nn.Module, linear: nn.Module, normalisation: nn.Module) -> None:
+        super().__init__()
+        self.convolution, self.first = convolution, normalisation
+        self.linear, self.second = linear, nn.BatchNorm1d(3)
+        for layer in (self.first, self.second):
+            for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+                tensor.data.uniform_(0.5, 1.5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(self.convolution(image)))
+        return self.second(self.linear(hidden.flatten(1)))
+
+
+def _spectral(layer: nn.Module) -> nn.Module:
+    return torch.nn.utils.parametrizations.spectral_norm(layer)
+
+
+def _hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda _, inputs, result: result + 1)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        ("none", 0),
+        ("named", 0),
+        ("spectral convolution", 1),
+        ("spectral linear", 1),
+        ("weight norm", 1),
+        ("standardised", 1),
+        ("scaled linear", 1),
+        ("doubled normalisation", 1),
+        ("hook", 1),
+    ],
+)
+def test_layers_of_the_user_s_own_are_left_as_they_are(change: str, left: int) -> None:
+    torch.manual_seed(0)
+    convolution = {"standardised": _Standardised, "named": _Named}.get(change, nn.Conv2d)(2, 4, 3)
+    linear = (_Scaled if change == "scaled linear" else nn.Linear)(4 * 3 * 5, 3)
+    normalisation = (_Doubled if change == "doubled normalisation" else nn.BatchNorm2d)(4)
+    wrap = {"spectral convolution": _spectral, "hook": _hooked, "weight norm": nn.utils.parametrizations.weight_norm}
+    convolution = wrap.get(change, lambda layer: layer)(convolution)
+    linear = _spectral(linear) if change == "spectral linear" else linear
+    member = _Own(convolution, linear, normalisation).eval()
+    ensemble = Ensemble([member, member], [1.0, 0.5]).freeze()
+    fused = fuse(ensemble, SPEC)
+    normalisations = [
+        module for module in fused.members[0].modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)
+    ]
+    assert len(normalisations) == left, "what is torch's own is folded, and only that"
+    assert largest_difference(ensemble, SPEC) < 1e-5
+
+
+def test_a_fold_that_changes_the_function_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should a layer look like torch's and not be it, the probe tells."""
+    monkeypatch.setattr("robust.export.fusion._plain", lambda layer: True)
+    member = _Own(_Standardised(2, 4, 3), nn.Linear(4 * 3 * 5, 3), nn.BatchNorm2d(4)).eval()
+    assert largest_difference(Ensemble([member], [1.0]).freeze(), SPEC) < 1e-5
+
+
 class _Softmax(nn.Module):
     """Goes on after its head: scaling the head is not scaling the scores."""
 
@@ -122,7 +208,7 @@ def test_training_mode_is_refused() -> None:
 def test_no_members_and_missing_weights_are_refused() -> None:
     ensemble, card = make_ensemble()
     ensemble.betas = torch.ones(3)
-    with pytest.raises(ExportError, match="one weight a member"):
+    with pytest.raises(ExportError, match="one beta per member"):
         fuse(ensemble, card.input)
     ensemble.members = nn.ModuleList()
     with pytest.raises(ExportError, match="at least one member"):
