@@ -1,4 +1,4 @@
-"""Certifying a data set: certificates stream into a JSONL file that survives a kill and goes on where it stopped.
+"""Certifying a data set: certificates stream into a JSONL file that survives a kill and is resumed where it stopped.
 
 The first line is a header: model, settings, data, shard and seed. Every other line is one certificate with the number
 of its image and the true label. Image i has the seed `derive_seed(seed, i)`, so the noise of an image depends neither
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from .card import InputSpec
 from .certificate import Certificate
 from .data import ImageSet
 from .errors import CertificateError
+from .images import as_image, image_digest, to_unit
 from .predictor import Predictor
 from .smoothing.noise import fresh_seed
 
@@ -26,7 +28,11 @@ __all__ = ["Entry", "Header", "certify_data", "read_certificates", "shard_path"]
 
 @dataclass(frozen=True)
 class Header:
-    """What all certificates of a file have in common. `images` are the numbers from `start`, every `step`-th."""
+    """What all certificates of a file have in common. The images are those from number `start`, every `step`-th.
+
+    `data_digest` covers all images and labels that were chosen from the data set, those of other shards as well; files
+    of older versions have none.
+    """
 
     model: dict[str, str]
     settings: dict[str, Any]
@@ -36,10 +42,19 @@ class Header:
     step: int
     count: int
     seed: int
+    data_digest: str = ""
 
-    def same_work(self, other: "Header") -> bool:
-        """Whether two headers describe the same work, whatever its seed."""
-        return dataclasses.replace(self, seed=0) == dataclasses.replace(other, seed=0)
+    def difference(self, other: "Header") -> str | None:
+        """What the work of two headers differs in, in a word, or None; their seeds and shards may differ."""
+        if self.model != other.model:
+            return "model"
+        if self.data != other.data:
+            return "data set"
+        if self.total != other.total:
+            return "choice of images"
+        if self.data_digest and other.data_digest and self.data_digest != other.data_digest:
+            return "data set"
+        return "settings" if self.settings != other.settings else None
 
     @property
     def numbers(self) -> range:
@@ -101,9 +116,12 @@ def certify_data(
         step=mine.step,
         count=len(mine),
         seed=fresh_seed() if seed is None else seed,
+        data_digest=data.digest(chosen),
     )
     with _opened(path) as file:
         header, done = _resume(file, path, header, seed)
+        if not header.data_digest:
+            _check_images(path, done, data, predictor.card.input)
         yield from done
         if progress is not None:
             progress(len(done))
@@ -145,7 +163,7 @@ def _parse(content: bytes, path: Path) -> tuple[Header, list[Entry]]:
             certificate = Certificate.from_json(document["certificate"])
             entries.append(Entry(int(document["index"]), int(document["truth"]), certificate))
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise CertificateError(f"{path} is no file of certificates as `robust certify --data` writes it.") from error
+        raise CertificateError(f"{path} is not a file of certificates as `robust certify --data` writes it.") from error
     return header, entries
 
 
@@ -177,11 +195,23 @@ def _resume(file: IO[bytes], path: Path, header: Header, seed: int | None) -> tu
         _append(file, {"header": dataclasses.asdict(header)})
         return header, []
     found, entries = _parse(content[:complete], path)
-    if not found.same_work(header) or seed not in (None, found.seed):
-        raise CertificateError(
-            f"{path} holds certificates of another model, data set or settings: choose another file, or remove it."
-        )
+    other = found.difference(header)
+    if other is None and found.numbers != header.numbers:
+        other = "choice of images"
+    if other is None and seed not in (None, found.seed):
+        other = "seed"
+    if other is not None:
+        raise CertificateError(f"{path} holds certificates of another {other}: choose another file, or remove it.")
     return found, entries
+
+
+def _check_images(path: Path, entries: list[Entry], data: ImageSet, spec: InputSpec) -> None:
+    """A file of an older version does not say of which data it is; its certificates say of which images."""
+    for entry in entries:
+        image = as_image(data.read(entry.index), spec)
+        digests = {image_digest(image), image_digest(to_unit(image))}  # continuous noise is added to floating pixels
+        if entry.certificate.image not in digests or entry.truth != int(data.labels[entry.index]):
+            raise CertificateError(f"{path} holds certificates of another data set: choose another file, or remove it.")
 
 
 def _append(file: IO[bytes], document: dict[str, Any]) -> None:

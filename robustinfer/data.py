@@ -4,8 +4,9 @@ A data set is named `digits`, `mnist`, `cifar10` or `imagenet` (with the folder 
 `folder:PATH` (one sub-folder per class) or `npz:PATH`. A bare path holds the data set that the model was trained on.
 """
 
+import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from .card import Card, InputSpec
 from .errors import DataError, SettingError
 from .extras import require
-from .images import PICTURE_SUFFIXES, read_image
+from .images import PICTURE_SUFFIXES, image_digest, read_image
 from .vision import vision_arrays
 
 __all__ = [
@@ -38,14 +39,29 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images by number, read when they are asked for, and their labels."""
+    """Images by number, read when they are asked for, and their labels.
+
+    `content` gives the bytes an image is made of where that is quicker than reading it: those of its file.
+    """
 
     name: str
     labels: npt.NDArray[np.int64]
     read: Callable[[int], Array]
+    content: Callable[[int], bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def digest(self, numbers: Iterable[int]) -> str:
+        """The SHA-256 of these images and their labels, in this order; what they are called does not matter."""
+        digest = hashlib.sha256()
+        for number in numbers:
+            if self.content is None:
+                digest.update(image_digest(self.read(number)).encode())
+            else:
+                digest.update(hashlib.sha256(self.content(number)).digest())
+            digest.update(int(self.labels[number]).to_bytes(8, "little", signed=True))
+        return f"sha256:{digest.hexdigest()}"
 
 
 def load_images(spec: str, card: Card, *, split: str = "test") -> ImageSet:
@@ -157,7 +173,14 @@ def _parse(spec: str, card: Card) -> tuple[str, str]:
 def _folder(name: str, path: Path, card: Card, split: str) -> ImageSet:
     files, labels, found = class_folders(path, split)
     numbers = class_numbers(path, found, card.classes)
-    return ImageSet(name, numbers[labels], lambda i: read_image(files[i], card.input))
+    return ImageSet(name, numbers[labels], lambda i: read_image(files[i], card.input), lambda i: _bytes(files[i]))
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"Cannot read the image {file}: {error.strerror or error}.") from error
 
 
 def class_numbers(path: Path, found: Sequence[str], classes: Sequence[str]) -> npt.NDArray[np.int64]:

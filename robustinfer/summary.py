@@ -68,9 +68,9 @@ def merge(paths: Sequence[Path]) -> tuple[Header, list[Entry]]:
     parts = [read_certificates(path) for path in paths]
     first = parts[0][0]
     for path, (header, _) in zip(paths, parts, strict=True):
-        alike = ("model", "settings", "data", "total")
-        if any(getattr(header, name) != getattr(first, name) for name in alike):
-            raise CertificateError(f"{path} and {paths[0]} are not of the same model, data set and settings.")
+        other = first.difference(header)
+        if other is not None:
+            raise CertificateError(f"{path} and {paths[0]} are not of the same {other}.")
     entries = sorted((entry for _, part in parts for entry in part), key=lambda entry: entry.index)
     if len({entry.index for entry in entries}) < len(entries):
         raise CertificateError("Two of these files hold certificates of the same image: pass each shard once.")

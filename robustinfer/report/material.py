@@ -123,7 +123,8 @@ def _certificate_sets(paths: Sequence[Path]) -> tuple[CertificateSet, ...]:
     groups: dict[str, list[Path]] = {}
     for path in paths:
         header, _ = read_certificates(path)
-        key = repr((sorted(header.model.items()), sorted(header.settings.items()), header.data, header.total))
+        data = (header.data, header.data_digest, header.total)
+        key = repr((sorted(header.model.items()), sorted(header.settings.items()), data))
         groups.setdefault(key, []).append(path)
     sets = []
     for files in groups.values():

@@ -71,14 +71,91 @@ def test_a_stop_keeps_what_is_done(predictor: Predictor, images: ImageSet, tmp_p
     assert [entry.index for entry in read_certificates(path)[1]] == list(range(30))
 
 
-@pytest.mark.parametrize("change", [{"n": 300}, {"seed": 4}, {"every": 2}, {"alpha": 0.01}])
-def test_other_work_is_refused(change: Any, predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "other"),
+    [
+        ({"n": 300}, "settings"),
+        ({"seed": 4}, "seed"),
+        ({"every": 2}, "choice of images"),
+        ({"shard": (0, 2)}, "choice of images"),
+        ({"alpha": 0.01}, "settings"),
+    ],
+)
+def test_other_work_is_refused(change: Any, other: str, predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     list(certify_data(predictor, images, path, n=200, seed=3))
     before = path.read_bytes()
-    with pytest.raises(CertificateError, match="another model, data set or settings"):
+    with pytest.raises(CertificateError, match=f"certificates of another {other}: choose"):
         list(certify_data(predictor, images, path, **({"n": 200, "seed": 3} | change)))
     assert path.read_bytes() == before
+
+
+def changed(images: ImageSet, *, pixel: int | None = None, label: int | None = None) -> ImageSet:
+    """The same data set but for one pixel, or one label."""
+    labels = images.labels.copy()
+    if label is not None:
+        labels[label] = 1 - labels[label]
+
+    def read(number: int) -> Any:
+        image = images.read(number).copy()
+        image[0, 1, 1] ^= number == pixel
+        return image
+
+    return ImageSet(images.name, labels, read)
+
+
+@pytest.mark.parametrize("change", [{"pixel": 0}, {"pixel": 29}, {"label": 29}])
+def test_other_data_of_the_same_name_is_refused(
+    change: dict[str, int], predictor: Predictor, images: ImageSet, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.jsonl"
+    list(certify_data(predictor, images, path, n=200, seed=3, limit=30))
+    other = changed(images, **change)
+    with pytest.raises(CertificateError, match="certificates of another data set: choose another file"):
+        list(certify_data(predictor, other, path, n=200, seed=3, limit=30))
+    list(certify_data(predictor, images, shard_path(path, (0, 2)), n=200, shard=(0, 2)))
+    list(certify_data(predictor, other, shard_path(path, (1, 2)), n=200, shard=(1, 2)))
+    with pytest.raises(CertificateError, match="are not of the same data set"):
+        merge([shard_path(path, (0, 2)), shard_path(path, (1, 2))])
+
+
+def test_a_file_of_an_older_version_is_known_by_its_images(
+    predictor: Predictor, images: ImageSet, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.jsonl"
+    list(certify_data(predictor, images, path, n=200, seed=3))
+    lines = path.read_bytes().splitlines(keepends=True)
+    header = json.loads(lines[0])["header"]
+    assert header.pop("data_digest").startswith("sha256:")
+    path.write_bytes(json.dumps({"header": header}).encode() + b"\n" + b"".join(lines[1:11]))
+    assert read_certificates(path)[0].data_digest == ""
+    for other in (changed(images, pixel=9), changed(images, label=9)):
+        with pytest.raises(CertificateError, match="certificates of another data set"):
+            list(certify_data(predictor, other, path, n=200, seed=3))
+    assert len(list(certify_data(predictor, images, path, n=200, seed=3))) == 30
+    assert merge([path])[0].total == 30
+
+
+def test_the_digest_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from robustinfer import Card, InputSpec
+
+    card = Card(classes=("cat", "dog"), input=InputSpec(1, 4, 4))
+    for root in ("one", "two"):
+        for label, name in enumerate(card.classes):
+            (tmp_path / root / "test" / name).mkdir(parents=True)
+            for number in range(3):
+                picture = Image.fromarray(np.full((4, 4), 50 * label + number, np.uint8))
+                picture.save(tmp_path / root / "test" / name / f"{number}.png")
+    one, two = (load_images(f"folder:{tmp_path / root}", card) for root in ("one", "two"))
+    assert one.digest(range(6)) == two.digest(range(6)) != one.digest(range(5))
+    Image.fromarray(np.full((4, 4), 9, np.uint8)).save(tmp_path / "two" / "test" / "dog" / "2.png")
+    assert one.digest(range(5)) == two.digest(range(5))
+    assert one.digest(range(6)) != two.digest(range(6))
+    (tmp_path / "two" / "test" / "dog" / "2.png").unlink()
+    with pytest.raises(DataError, match="Cannot read the image"):
+        two.digest(range(6))
 
 
 def test_two_writers_are_refused(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
