@@ -13,7 +13,7 @@ from ..card import CARD_KEY, Card
 from ..errors import ModelFileError
 from ..files import sha256
 
-__all__ = ["Engine", "Loaded", "card_in_archive", "good_batch", "load_engine"]
+__all__ = ["Engine", "Loaded", "card_in_archive", "first_line", "good_batch", "load_engine"]
 
 
 class Engine(Protocol):
@@ -81,3 +81,9 @@ def card_in_archive(path: Path) -> Card | None:
             return Card.loads(archive.read(names[0])) if names else None
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
         raise ModelFileError(f"{path} is damaged, or not a TorchScript or pt2 file: {error}.") from error
+
+
+def first_line(error: Exception) -> str:
+    """What another package's error says first, without its full stop."""
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__

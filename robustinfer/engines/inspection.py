@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..card import CARD_KEY, Card
-from ..errors import ModelFileError
+from ..errors import CardError, ModelFileError
 from . import load_engine
-from .engine import card_in_archive
+from .engine import card_in_archive, first_line
 from .external import model_digest, model_files
 
 __all__ = ["Inspection", "inspect_model"]
@@ -23,7 +24,7 @@ _FORMATS = {".onnx": "ONNX", ".pt": "TorchScript", ".pt2": "torch.export"}
 @dataclass(frozen=True)
 class Inspection:
     """A model file, described. `operators` counts the nodes of the scores graph and `sampler_operators` those of the
-    sampler's branches; `flops` is the cost of one image, two for a multiply-add of a convolution or matrix product.
+    sampler's branches; `flops` is the cost of one image, two per multiply-add of a convolution or matrix product.
     The three and `parameters` are None where the package that reads the graph (onnx, or torch) is not installed.
     """
 
@@ -66,25 +67,48 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
 def _onnx_figures(file: Path) -> dict[str, Any]:
     try:
         import onnx
+        import onnx.inliner
     except ModuleNotFoundError:
         return {"card": load_engine(file, device="cpu", threads=1).card}
     try:
         model = onnx.load(file)
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+        text = {entry.key: entry.value for entry in model.metadata_props}.get(CARD_KEY)
+        card = Card.loads(text) if text else None
+        inferred = onnx.shape_inference.infer_shapes(_one_image(model, card), data_prop=True)
+    except CardError:
+        raise
     except Exception as error:  # protobuf's and onnx's errors have no common base class
-        raise ModelFileError(f"{file} is damaged, or not an ONNX model: {str(error).splitlines()[0]}.") from error
+        raise ModelFileError(f"{file} is damaged, or not an ONNX model: {first_line(error)}.") from error
     if not model.graph.node:
         raise ModelFileError(f"{file} is damaged, or not an ONNX model: it has no graph.")
-    text = {entry.key: entry.value for entry in model.metadata_props}.get(CARD_KEY)
     nested: Counter[str] = Counter(node.op_type for branch in _branches(model.graph.node) for node in _all(branch.node))
     return {
-        "card": Card.loads(text) if text else None,
+        "card": card,
         "operators": dict(Counter(node.op_type for node in model.graph.node).most_common()),
         "sampler_operators": dict(nested.most_common()) or None,
         "parameters": _parameters(model.graph),
         "flops": _flops(inferred.graph),
         "opset": next((entry.version for entry in model.opset_import if not entry.domain), None),
     }
+
+
+def _one_image(model: Any, card: Card | None) -> Any:
+    """The model with all that its input leaves open settled: one image, of the size that the card says."""
+    sized = type(model)()
+    sized.CopyFrom(model)
+    del sized.graph.value_info[:]  # of the open sizes; inferred again from the settled ones
+    weights = {tensor.name for tensor in sized.graph.initializer}
+    inputs = [value for value in sized.graph.input if value.name not in weights]
+    if inputs:
+        wanted = (1, *card.input.shape) if card else (1,)
+        for dim, size in zip(inputs[0].type.tensor_type.shape.dim, wanted, strict=False):
+            if not dim.dim_value:
+                dim.dim_value = size
+    for value in sized.graph.output:  # their shape follows; a name that stays open would hide it
+        value.type.tensor_type.ClearField("shape")
+    return sized
 
 
 def _branches(nodes: Iterable[Any]) -> Iterable[Any]:
@@ -108,11 +132,14 @@ def _parameters(graph: Any) -> int:
 
 
 def _flops(graph: Any) -> int | None:
-    """Cost of one image: convolutions and matrix products, two operations a multiply-add. None if a shape is open."""
+    """Cost of one image: convolutions and matrix products, two operations per multiply-add. None if a shape is open."""
     shapes: dict[str, list[int]] = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    for value in (*graph.value_info, *graph.input, *graph.output):
-        # A dimension without a value is the batch: one image.
-        shapes[value.name] = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
+    batches = [value.type.tensor_type.shape.dim[:1] for value in graph.input if value.name not in shapes]
+    images = next((dim.dim_value for dims in batches for dim in dims if dim.dim_value), 1)
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if value.name not in shapes and len(sizes) > 1 and all(sizes[1:]):
+            shapes[value.name] = [sizes[0] or images, *sizes[1:]]  # open behind the branch of a sampler: the batch
     total = 0
     for node in graph.node:
         if node.op_type in {"Conv", "Gemm", "MatMul"}:
@@ -123,16 +150,46 @@ def _flops(graph: Any) -> int | None:
             if node.op_type == "Conv":
                 inner = math.prod(weight[1:])
             else:
-                inner = weight[-1] if attributes.get("transB") else weight[-2]
+                inner = weight[-1] if attributes.get("transB") else weight[max(-2, -len(weight))]
             total += 2 * math.prod(result) * inner
-    return total
+    return total // images
 
 
 def _torch_figures(file: Path, card: Card | None) -> dict[str, Any]:
+    """Operator counts, parameters, and the cost of one image, which is run once for that; nothing without torch."""
     try:
-        from .torch_figures import torch_figures
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         return {}
-    return torch_figures(file, card)
+    try:
+        with warnings.catch_warnings():
+            # TorchScript is deprecated in favour of torch.export, but files of it are in use and still run.
+            warnings.filterwarnings("ignore", message=".*torch.jit.load.*", category=DeprecationWarning)
+            module, kinds, parameters = (_exported if file.suffix.lower() == ".pt2" else _scripted)(torch, file)
+    except Exception as error:  # torch raises whatever its readers raise
+        raise ModelFileError(f"{file} is damaged, or not a {file.suffix} model: {first_line(error)}.") from error
+    figures: dict[str, Any] = {"operators": dict(kinds.most_common()), "parameters": parameters}
+    if card is not None:
+        with FlopCounterMode(display=False) as counter, torch.inference_mode():
+            module(torch.zeros(1, *card.input.shape))
+        figures["flops"] = counter.get_total_flops()
+    return figures
+
+
+def _scripted(torch: Any, file: Path) -> tuple[Any, "Counter[str]", int]:
+    module: Any = torch.jit.load(str(file), map_location="cpu")
+    nodes = list(module.forward.graph.nodes())
+    kinds = Counter(node.kind().removeprefix("aten::") for node in nodes if node.kind().startswith("aten::"))
+    constants = [node.t("value") for node in nodes if node.kind() == "prim::Constant" and node.kindOf("value") == "t"]
+    weights = [tensor for tensor in (*constants, *module.parameters()) if tensor.is_floating_point()]
+    return module, kinds, sum(tensor.numel() for tensor in weights)
+
+
+def _exported(torch: Any, file: Path) -> tuple[Any, "Counter[str]", int]:
+    program = torch.export.load(file)
+    calls = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    kinds = Counter(str(getattr(target, "overloadpacket", target)).removeprefix("aten.") for target in calls)
+    return program.module(), kinds, sum(tensor.numel() for tensor in program.state_dict.values())

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CardError, DeviceError, EngineError, MissingExtraError, ModelFileError
-from .engine import good_batch
+from .engine import first_line, good_batch
 from .external import combined_digest, external_files, model_digest
 
 __all__ = ["OnnxEngine"]
@@ -44,8 +44,8 @@ class OnnxEngine:
             self._session = runtime.InferenceSession(source, sess_options=options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             if self.device != "cpu" and device != "auto":
-                raise DeviceError(f"ONNX Runtime cannot use {device} for {path}: {_first_line(error)}.") from error
-            raise ModelFileError(f"{path} is damaged, or not an ONNX model: {_first_line(error)}.") from error
+                raise DeviceError(f"ONNX Runtime cannot use {device} for {path}: {first_line(error)}.") from error
+            raise ModelFileError(f"{path} is damaged, or not an ONNX model: {first_line(error)}.") from error
         del weights  # not before: the session reads them while it is made, and has its own copy afterwards
         used = self._session.get_providers()[0]
         if self.device != "cpu" and used != "CUDAExecutionProvider":
@@ -70,7 +70,7 @@ class OnnxEngine:
         try:
             result: npt.NDArray[np.float32] = self._session.run([self._output], {self._input.name: images})[0]
         except Exception as error:  # see above
-            raise EngineError(f"ONNX Runtime failed: {_first_line(error)}.") from error
+            raise EngineError(f"ONNX Runtime failed: {first_line(error)}.") from error
         return result
 
 
@@ -143,7 +143,3 @@ def _named(values: list[Any], name: str) -> Any:
     if not values:
         raise CardError(f"Expected a graph with a value named {name!r}; this one has none at all.")
     return next((value for value in values if value.name == name), values[0])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

@@ -99,11 +99,11 @@ WRONG = {
         "text.txt is a file where a folder is needed: choose another place."),
     "certify: another file is there": (
         "certify model.onnx --data digits --limit 1 --n 100 --out text.txt", 1,
-        "text.txt is no file of certificates as `robust certify --data` writes it."),
+        "text.txt is not a file of certificates as `robust certify --data` writes it."),
     "inspect: missing": ("inspect missing.onnx", 1, "There is no model file missing.onnx."),
     "inspect: a JPEG": ("inspect photo.onnx", 1, "photo.onnx is damaged, or not an ONNX model: "),
     "summary: missing": ("summary missing.jsonl", 2, "There is no file missing.jsonl."),
-    "summary: text": ("summary text.txt", 1, "text.txt is no file of certificates as `robust certify --data` "),
+    "summary: text": ("summary text.txt", 1, "text.txt is not a file of certificates as `robust certify --data` "),
     "verify: text": (
         "verify text.txt --model model.onnx --image five.png", 1, "This is not a certificate: not a JSON document"),
     "verify: no image": (
