@@ -166,3 +166,15 @@ def test_members_with_a_small_share_are_dropped(trained: Run, tmp_path: Path) ->
     assert sum(beta == 0 for beta in trained.stages[1].betas) == 0
     assert sum(beta == 0 for beta in dropped.stages[1].betas) == 1
     assert len(dropped.ensemble().members) == len(dropped.kept()) == 1
+
+
+def test_a_run_with_the_settings_of_an_earlier_release_opens_and_resumes(trained: Run, tmp_path: Path) -> None:
+    folder = copy(trained, tmp_path / "run")
+    text = (folder / "recipe.toml").read_text()
+    old = text.replace('betas = "corrective"', 'weights = "corrective"\ninitial_beta = 1.0\nlabel_smoothing = 0.0')
+    assert old != text
+    (folder / "recipe.toml").write_text(old)
+    assert Run.open(folder).recipe == trained.recipe
+    (folder / "stage-03.json").unlink()
+    resumed = train(trained.recipe, folder, device="cpu", resume=True)
+    assert [stage.digest for stage in resumed.stages] == [stage.digest for stage in trained.stages]
