@@ -79,14 +79,14 @@ def _parts(recipe: Recipe, whole: ImageData) -> tuple[ImageData, ImageData]:
     data, held_out = whole.split(recipe.validation)
     if not len(held_out):
         raise RecipeError(
-            f"A validation part of {recipe.validation:g} of {len(whole)} images holds out none; raise it."
+            f"Holding out {recipe.validation:g} of {len(whole)} images leaves none to validate on; raise `validation`."
         )
     if recipe.limit:
         data = data.head(recipe.limit)
     missing = set(range(len(data.classes))) - set(data.labels.tolist())
     if missing:
         names = ", ".join(data.classes[label] for label in sorted(missing)[:5])
-        raise RecipeError(f"No training image is left of these classes: {names}; raise `limit` or add images.")
+        raise RecipeError(f"These classes have no training image: {names}; raise `limit` or add images.")
     diameter = data.input.size**0.5 if recipe.norm == "l2" else 1.0
     if recipe.delta > diameter:
         raise RecipeError(

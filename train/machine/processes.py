@@ -31,7 +31,9 @@ class Processes:
     def rows(self, total: int) -> slice:
         """The rows of a batch of `total` images that belong to this process."""
         if total % self.world:
-            raise SettingError(f"A batch of {total} images cannot be shared evenly by {self.world} processes.")
+            raise SettingError(
+                f"A batch of {total} images cannot be shared evenly by {self.world} processes; change `batch`."
+            )
         share = total // self.world
         return slice(self.rank * share, (self.rank + 1) * share)
 

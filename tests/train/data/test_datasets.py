@@ -86,8 +86,8 @@ def test_missing_sets_say_where_they_belong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"limit": 12}, "No training image is left of these classes"),
-        ({"validation": 0.0001}, "holds out none; raise it"),
+        ({"limit": 12}, "These classes have no training image"),
+        ({"validation": 0.0001}, "leaves none to validate on; raise `validation`"),
         ({"batch": 5000}, "A batch of 5000 images needs as many to train on"),
         ({"norm": "l2", "delta": 9.0}, "No two images of digits are 9 apart in l2"),
         ({"architecture": "resnet13"}, "An architecture is one of cnn"),
