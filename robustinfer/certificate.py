@@ -42,7 +42,7 @@ OPTIONAL = frozenset({"members", "seed_origin", "radius_linf"})
 _DERIVED = {"guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
 _BESIDE = {"signature"}  # what a server that signs sends beside the fields (`signing.py`)
 
-_Answer = TypeVar("_Answer", "Prediction", "Certificate")
+_Result = TypeVar("_Result", "Prediction", "Certificate")
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Certificate:
         return cls.from_json(document)
 
 
-def _read(cls: type[_Answer], document: Any) -> _Answer:
+def _read(cls: type[_Result], document: Any) -> _Result:
     if not isinstance(document, Mapping):
         raise CertificateError(f"A {cls.__name__.lower()} is a JSON object; found {type(document).__name__}.")
     names = {field.name for field in dataclasses.fields(cls)}

@@ -25,7 +25,7 @@ from .smoothing.tally import Tally, plurality, vote_betas
 
 __all__ = ["Predictor"]
 
-Answer = Certificate | Prediction
+Result = Certificate | Prediction
 Progress = Callable[[int], None]
 
 
@@ -213,8 +213,8 @@ class Predictor:
             assert isinstance(answer, Certificate)
             yield answer
 
-    def answer_many(self, requests: Sequence[Request]) -> list[Answer | RobustinferError]:
-        """Answer requests of any kind together, sharing engine batches.
+    def answer_many(self, requests: Sequence[Request]) -> list[Result | RobustinferError]:
+        """Result requests of any kind together, sharing engine batches.
 
         A bad request gets its error, its neighbours their answers.
         """
@@ -241,7 +241,7 @@ class Predictor:
         """
         return replay(self, certificate, image, other_model=other_model, max_flips=max_flips)
 
-    def _answer(self, request: Request, stop: threading.Event | None, progress: Progress | None) -> Answer:
+    def _answer(self, request: Request, stop: threading.Event | None, progress: Progress | None) -> Result:
         (job,) = self._run(iter([self._job(request, stop)]), progress)
         return self._result(job)
 
@@ -251,7 +251,7 @@ class Predictor:
     def _run(self, jobs: Iterable[Job], progress: Progress | None) -> Iterator[Job]:
         return run(self.engine, jobs, batch=self.batch, pace=self._pace, crew=self._crew, progress=progress)
 
-    def _result(self, job: Job) -> Answer:
+    def _result(self, job: Job) -> Result:
         outcome = job.outcome
         assert outcome is not None
         if job.question.mode == "predict":

@@ -24,7 +24,7 @@ __all__ = ["Answer", "Incoming", "Worker"]
 
 Result = Certificate | Prediction
 
-_QUESTIONS = ("health", "metadata")
+_ENDPOINTS = ("health", "metadata")
 _RETRY_AFTER = "1"
 _PROBE_N = 4  # samples of a health check: a real prediction, cheap enough for anybody to ask for
 _FRESH = 1.0  # seconds for which a success is evidence enough, so that health checks cannot be used as load
@@ -39,12 +39,12 @@ class Incoming:
     request_id: str | None = None
 
     @property
-    def question(self) -> str | None:
+    def endpoint(self) -> str | None:
         """`health` or `metadata`, if one of them is asked for: by the query, by the path, or by an empty GET."""
         mode = self.data.get("mode")
         word = bytes(mode).decode(errors="replace") if isinstance(mode, (bytes, bytearray)) else ""
         word = word or self.headers.get("url_path", "").strip("/")
-        if word in _QUESTIONS:
+        if word in _ENDPOINTS:
             return word
         fields = {name for name, value in self.data.items() if name != "body" or value}
         empty = not fields and "content-type" not in self.headers
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass
 class _Pending:
-    """A request on its way: what it asks for, and where its questions stand in the shared list."""
+    """A request on its way: what it asks for, and where its images stand in the shared list."""
 
     incoming: Incoming
     mode: str = "certify"
@@ -110,19 +110,19 @@ class Worker:
             return [one.answer or self._closed(one, results) for one in pending]
 
     def _open(self, one: _Pending, asked: list[Request]) -> None:
-        """Authorise and read a request; its questions join `asked`, or its answer is there at once."""
-        question = one.incoming.question
-        one.mode = question or one.mode
+        """Authorise and read a request; its images join `asked`, or its answer is there at once."""
+        endpoint = one.incoming.endpoint
+        one.mode = endpoint or one.mode
         if self._state.marked("stopping"):
             raise Refusal.unavailable("stopping", "The server is stopping; ask another one.")
-        if question == "health":
+        if endpoint == "health":
             one.answer = self._health()
             return
         if not self._state.permits(one.incoming.headers.get("authorization")):
             raise Refusal(
                 HTTPStatus.UNAUTHORIZED, "unauthorized", "Send the header 'Authorization: Bearer TOKEN' with the token."
             )
-        if question == "metadata":
+        if endpoint == "metadata":
             one.answer = Answer(HTTPStatus.OK, json.dumps(self.metadata(), ensure_ascii=False), "metadata")
             return
         reading = read(
@@ -148,7 +148,7 @@ class Worker:
         return [Request(image=image, **settings) for image in reading.images]
 
     def _compute(self, asked: Sequence[Request]) -> list[Result | Exception]:
-        """All questions in shared batches; one by one, if that fails, so that only the guilty one does."""
+        """All requests in shared batches; one by one, if that fails, so that only the guilty one does."""
         began = time.perf_counter()
         try:
             results: list[Result | Exception] = list(self._predictor.answer_many(asked))

@@ -158,7 +158,7 @@ def test_health_fails_when_predictions_do(predictor: Predictor) -> None:
     ],
 )
 def test_questions_without_an_image(incoming: Incoming, expected: str | None) -> None:
-    assert incoming.question == expected
+    assert incoming.endpoint == expected
 
 
 def test_open_protocol_errors_are_texts(predictor: Predictor) -> None:
