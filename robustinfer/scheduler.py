@@ -52,7 +52,7 @@ class Job:
         return first
 
     def receive(self, votes: Votes) -> None:
-        """Votes of assigned samples. When all wanted ones are there, the procedure goes on."""
+        """Votes of assigned samples. When all wanted ones are there, the procedure resumes."""
         self._votes += votes
         self._missing -= self.question.tally.samples(votes)
         if self._missing == 0:

@@ -118,7 +118,7 @@ def _certify_files(predictor: Any, files: list[Path], settings: dict[str, Any], 
 
 
 def describe(certificate: Any) -> str:
-    """A certificate in a line. The radius is printed with four digits, rounded down."""
+    """A certificate on one line. The radius is printed with four digits, rounded down."""
     used = f"{certificate.samples_used} samples, {certificate.stopped}"
     if certificate.abstained:
         return f"abstains ({used})"

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr, with the request's id, and without headers, images or query strings."""
+"""Logs: one JSON object per line on stderr, with the request's id, and without headers, images or query strings."""
 
 import json
 import logging

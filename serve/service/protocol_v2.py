@@ -69,7 +69,7 @@ def _tensor(tensor: Mapping[str, Any]) -> Array:
     if values.size != math.prod(shape):
         raise Refusal.malformed("wrong_type", f"shape promises {math.prod(shape)} numbers; data has {values.size}.")
     if values.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):
-        raise Refusal.malformed("wrong_type", f"data holds something that is no {datatype} number.")
+        raise Refusal.malformed("wrong_type", f"data holds something that is not a {datatype} number.")
     if datatype == "UINT8" and values.size and not (values.min() >= 0 and values.max() <= 255):
         raise Refusal.unacceptable("bad_image", "UINT8 pixels lie between 0 and 255.")
     with np.errstate(over="ignore"):

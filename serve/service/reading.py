@@ -76,7 +76,7 @@ def _text(name: str, value: bytes) -> str:
     try:
         return value[:1000].decode().strip()
     except UnicodeDecodeError:
-        raise Refusal.malformed("wrong_type", f"The field {name[:60]!r} is no text.") from None
+        raise Refusal.malformed("wrong_type", f"The field {name[:60]!r} is not text.") from None
 
 
 def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits) -> Reading:
@@ -110,7 +110,7 @@ def parse_json(body: bytes) -> Any:
         return json.loads(body, parse_constant=refuse, parse_int=whole)
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else _json_error(error)
-        raise Refusal.malformed("not_json", f"The body is no JSON document: {reason}.") from None
+        raise Refusal.malformed("not_json", f"The body is not a JSON document: {reason}.") from None
 
 
 def _json_error(error: ValueError) -> str:
@@ -147,7 +147,7 @@ def pixels(image: Any, dtype: str | None) -> Array:
     except (ValueError, OverflowError, RecursionError):
         raise Refusal.malformed("wrong_type", "The rows of image are not equally long.") from None
     if array.dtype.kind not in "iuf":
-        raise Refusal.malformed("wrong_type", "image holds something that is no number.")
+        raise Refusal.malformed("wrong_type", "image holds something that is not a number.")
     if dtype == "float32":
         return array.astype(np.float64)
     if array.dtype.kind == "f":
@@ -166,7 +166,7 @@ def pixels(image: Any, dtype: str | None) -> Array:
 
 def _decode(content: bytes, spec: InputSpec, limits: Limits) -> Array:
     if not content.startswith(_SIGNS):
-        raise Refusal.unsupported("The body is no PNG, JPEG, npy or JSON: it begins with none of their signs.")
+        raise Refusal.unsupported("The body is not a PNG, JPEG, npy or JSON document, by its first bytes.")
     try:
         return decode_image(content, spec, max_pixels=limits.max_pixels)
     except RobustinferError:

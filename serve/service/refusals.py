@@ -9,7 +9,7 @@ __all__ = ["Refusal", "refusal_of"]
 
 
 class Refusal(Exception):  # noqa: N818  (it is an answer, not a failure of this program)
-    """An answer that is no certificate. `code` is for programs and stays the same, `message` is for people."""
+    """An answer that is not a certificate. `code` is for programs and stays the same, `message` is for people."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
         super().__init__(message)
