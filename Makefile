@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := $(VENV)/packages
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 # Two tests at a time, each on one thread: more would only wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+unit test-all test-random coverage: export OMP_NUM_THREADS := 1
 
 .PHONY: quickstart test test-all test-random coverage lint types unit format results docs clean
 
@@ -32,7 +33,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 types: $(STAMP) $(PACKAGES)
-	MYPYPATH=.:$(PACKAGES) $(BIN)/mypy --namespace-packages --explicit-package-bases -p robustinfer -p robust.train -p robust.export -p robust.serve
+	MYPYPATH=.:$(PACKAGES) $(BIN)/mypy --namespace-packages --explicit-package-bases -p robustinfer -p robust.train -p robust.export -p robust.serve -p tests
 
 unit: $(STAMP)
 	$(PYTEST) -m "not slow or representative"

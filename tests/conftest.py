@@ -4,6 +4,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 def fix_randomness() -> None:
     """Fix all that a test does not seed itself: fresh seeds of certificates, and the global generators."""
-    noise.secrets = SimpleNamespace(randbits=random.Random(4).getrandbits)  # type: ignore[assignment]
+    noise.secrets = SimpleNamespace(randbits=random.Random(4).getrandbits)  # type: ignore[assignment, attr-defined]
     random.seed(4)
     np.random.seed(4)
     if torch := sys.modules.get("torch"):
@@ -60,7 +61,7 @@ def linear_model(tmp_path: Path) -> LinearModel:
         bias = np.zeros(len(weights), dtype=np.float32) if bias is None else np.asarray(bias, dtype=np.float32)
         if card is True:
             classes = tuple(f"class {index}" for index in range(len(weights)))
-            card = Card(classes=classes, input=InputSpec(*shape), name=name, sigma=sigma)
+            card = Card(classes=classes, input=InputSpec(*shape), name=name, sigma=sigma)  # type: ignore[arg-type]
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(linear_graph(weights, bias, shape, card or None))
         return path
@@ -90,22 +91,43 @@ def linear_graph(weights: Any, bias: Any, shape: Sequence[int], card: Card | Non
     return bytes(model.SerializeToString())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, so that the processes that share the tests end together."""
+    items.sort(key=lambda item: (not item.get_closest_marker("slow"), not item.get_closest_marker("server")))
+
+
+# Tests of these files share one server, or follow one another in one folder.
+_TOGETHER = {
+    "tests/serve/service/test_fuzz.py": "server",
+    "tests/serve/test_client.py": "server",
+    "tests/serve/torchserve/test_server.py": "server",
+    "tests/docs/test_quickstart.py": "quickstart",
+}
+
+
+@cache
+def group_of(file: str) -> str | None:
+    """The tests of which group must run in one process: those of a file, if they share something made once."""
+    if file in _TOGETHER:
+        return _TOGETHER[file]
+    return file if 'scope="module"' in Path(__file__).parents[1].joinpath(file).read_text() else None
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of serving in one process, and those of the documentation: they share a server, or a quickstart.
+    """Spread the tests one by one, and keep together what shares something.
 
     The mark `xdist_group` says so too, but pytest-xdist 3.8 carries it in an attribute that pytest 9.2 no longer has.
     """
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadScopeScheduling
 
     if config.getoption("dist") != "loadgroup":
         return None
 
-    class KeepFoldersTogether(LoadGroupScheduling):  # type: ignore[misc,unused-ignore]
-        """Groups by mark, and two folders as a whole."""
+    class KeepGroupsTogether(LoadScopeScheduling):  # type: ignore[misc]
+        """Spreads tests by their group, or one by one."""
 
         def _split_scope(self, nodeid: str) -> str:
-            folder = nodeid.split("/")[1]
-            return folder if folder in {"serve", "docs"} else str(super()._split_scope(nodeid))
+            return group_of(nodeid.partition("::")[0]) or nodeid
 
-    return KeepFoldersTogether(config, log)
+    return KeepGroupsTogether(config, log)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ experiments.trained(Recipe.from_json(json.loads(sys.argv[3])), Path(sys.argv[2])
 
 
 @pytest.fixture
-def table(tmp_path, monkeypatch):
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(FOLDER.parent)
     from benchmarks.lib.experiments import Table, arguments
 
@@ -50,7 +51,7 @@ def table(tmp_path, monkeypatch):
     return Table(parser.parse_args(["--out", str(tmp_path / "rows.json")]), "script.py")
 
 
-def test_measurements_of_one_training_are_gathered_in_its_row(table):
+def test_measurements_of_one_training_are_gathered_in_its_row(table: Any) -> None:
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.5}, "n=1": {"acr": 0.1}})
     table.put("0.5/0/single", {"training": {"cpu_seconds": 1.5}, "n=1": {"acr": 0.3}})
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.5}, "n=2": {"acr": 0.2}})
@@ -61,7 +62,7 @@ def test_measurements_of_one_training_are_gathered_in_its_row(table):
     assert len(table.rows) == 2
 
 
-def test_a_row_that_was_trained_anew_keeps_nothing_of_the_old_one(table):
+def test_a_row_that_was_trained_anew_keeps_nothing_of_the_old_one(table: Any) -> None:
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.5}, "n=1": {"acr": 0.1}})
     table.put("0.5/0/boosted", {"training": {"cpu_seconds": 1.4}, "n=2": {"acr": 0.2}})
     assert "n=1" not in table.rows["0.5/0/boosted"]
@@ -74,7 +75,7 @@ def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monk
     from benchmarks.lib.experiments import Row
     from benchmarks.lib.record import environment
 
-    def trained(recipe, folder, *, data):
+    def trained(recipe: Any, folder: Any, *, data: Any) -> None:
         raise AssertionError("trained again")
 
     monkeypatch.setattr(certified, "KEPT", tmp_path)
@@ -94,7 +95,7 @@ def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monk
     )
     words = ["--set", "chosen", "--data", "data", "--out", str(out), "--runs", str(tmp_path / "runs")]
 
-    def certify(*more):
+    def certify(*more: Any) -> None:
         certified.certify_rows(certified.parse("a script", {"chosen": rows}, [*words, *more]), rows)
 
     certify()

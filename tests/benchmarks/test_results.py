@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,10 @@ def run(script: str, *options: str) -> None:
 
 
 @pytest.fixture
-def rendered(tmp_path):
+def rendered(tmp_path: Path) -> Any:
     """Render the result files given by name; returns all pages as one text."""
 
-    def render(**documents):
+    def render(**documents: Any) -> Any:
         results = tmp_path / "results"
         results.mkdir(exist_ok=True)
         for name, document in documents.items():
@@ -46,13 +47,13 @@ def rendered(tmp_path):
     return render
 
 
-def rate(count, images=1000):
+def rate(count: Any, images: Any = 1000) -> Any:
     spread = 0.02
     share = count / images
     return {"rate": share, "count": count, "images": images, "low": share - spread, "high": share + spread}
 
 
-def row(name, robust, *, kind=None, betas=(1.0,), last=None):
+def row(name: Any, robust: Any, *, kind: Any = None, betas: Any = (1.0,), last: Any = None) -> Any:
     stages = [{"epochs": 2, "seconds": 1.0, "betas": betas[: number + 1]} for number in range(len(betas))]
     epochs = [{"seconds": 1.0, "cpu_seconds": 1.0, "stage": 1, "robust_accuracy": 0.5}]
     found = {
@@ -69,17 +70,17 @@ def row(name, robust, *, kind=None, betas=(1.0,), last=None):
     return found | ({"last_member": {"pgd-20x10": rate(last)}} if last is not None else {})
 
 
-def linf(*rows):
+def linf(*rows: Any) -> Any:
     return {"benchmark": "linf_mnist", "test_images": 1000, "rows": {f"0.3/0/{item['name']}": item for item in rows}}
 
 
-def test_a_missing_result_is_named(rendered):
+def test_a_missing_result_is_named(rendered: Any) -> None:
     page = rendered()
     assert "Not measured yet" in page
     assert "Missing: `linf_mnist`, `cifar10`." in page
 
 
-def test_verdicts_follow_the_numbers(rendered):
+def test_verdicts_follow_the_numbers(rendered: Any) -> None:
     rows = [row("single", 700), row("independent", 780), row("exact-corrective", 800, betas=(0.4, 1.1), last=850)]
     page = rendered(linf_mnist=linf(*rows))
     assert "| the single row | 2 | 9 | 5 | 95.0 [93.0, 97.0] | 70.0 [68.0, 72.0] |" in page
@@ -89,21 +90,21 @@ def test_verdicts_follow_the_numbers(rendered):
     assert "Against its own last member: worse, 80.0 % against 85.0 %." in page
 
 
-def test_several_seeds_give_mean_and_range(rendered):
+def test_several_seeds_give_mean_and_range(rendered: Any) -> None:
     one, two = row("single", 700), row("single", 740) | {"seed": 1}
     document = linf(one)
     document["rows"]["0.3/1/single"] = two
     assert "72.0 (70.0 to 74.0)" in rendered(linf_mnist=document)
 
 
-def test_rows_of_another_machine_are_named(rendered):
+def test_rows_of_another_machine_are_named(rendered: Any) -> None:
     rows = [row("single", 700), row("independent", 780), row("exact-corrective", 800, betas=(0.4, 1.1), last=850)]
     assert "Seconds compare" not in rendered(linf_mnist=linf(*rows))
     mixed = [rows[0] | {"processor": "one"}, rows[1] | {"processor": "other"}, rows[2] | {"processor": "one"}]
     assert "Machine: one, but `0.3/0/independent` on other. Seconds compare" in rendered(linf_mnist=linf(*mixed))
 
 
-def test_time_and_budget_are_read_off_the_epochs(rendered):
+def test_time_and_budget_are_read_off_the_epochs(rendered: Any) -> None:
     found = row("single", 700)
     found["training"]["epochs"] = [
         {"seconds": 1.0, "cpu_seconds": seconds, "stage": 1, "robust_accuracy": accuracy}
@@ -114,7 +115,7 @@ def test_time_and_budget_are_read_off_the_epochs(rendered):
     assert "| the single row | 40.0 | 65.0 | 62.0 | 62.0 |" in page, "after 10, 20, 40 and 80 seconds"
 
 
-def certified(name, radii, *, top, betas=(1.0,), n=100_000):
+def certified(name: Any, radii: Any, *, top: Any, betas: Any = (1.0,), n: Any = 100_000) -> Any:
     """A row of certified radii, one an image, with its ACR by the top-class bound."""
     found = row(name, 0, betas=betas) | {"sigma": 0.5}
     acr = sum(radii) / len(radii)
@@ -123,10 +124,13 @@ def certified(name, radii, *, top, betas=(1.0,), n=100_000):
     return {f"0.5/0/{name}": found | {f"n={n}": measured}}
 
 
-def test_published_figures_stand_beside_the_boosted_row_by_both_bounds(rendered, tmp_path):
+def test_published_figures_stand_beside_the_boosted_row_by_both_bounds(rendered: Any, tmp_path: Path) -> None:
     rows = certified("boosted", [1.8, 1.6, 1.7], top=1.66, betas=(0.6, 0.5))
     rows |= certified("single", [1.5, 1.4, 1.3], top=1.9)
-    document = {"benchmark": "l2_published", "published": {"0.5": {"SmoothAdv": 1.688}, "1": {"SmoothAdv": 9.0}}}
+    document: dict[str, Any] = {
+        "benchmark": "l2_published",
+        "published": {"0.5": {"SmoothAdv": 1.688}, "1": {"SmoothAdv": 9.0}},
+    }
     document["every"] = 20
     page = rendered(l2_published={**document, "rows": rows})
     ours = "Boosted, two-class bound: 1.700 (95 % interval 1.600 to 1.800)"
@@ -142,7 +146,7 @@ def test_published_figures_stand_beside_the_boosted_row_by_both_bounds(rendered,
     assert (tmp_path / "plots" / "l2_long-0.5-100000.png").is_file()
 
 
-def test_radii_published_image_by_image_are_compared_over_the_same_images(rendered):
+def test_radii_published_image_by_image_are_compared_over_the_same_images(rendered: Any) -> None:
     network = json.loads((FOLDER / "published_radii.json").read_text())["networks"]["0.5"]
     # The largest radius that 100,000 samples can prove; the log rounds it up to 1.91.
     assert network["largest"] == pytest.approx(radius_top_class(clopper_pearson_lower(n := 100_000, n, 0.001), 0.5))
@@ -152,7 +156,7 @@ def test_radii_published_image_by_image_are_compared_over_the_same_images(render
     assert sum(published) / 500 == pytest.approx(1.667, abs=5e-4)
     # Every second image 0.02 better: +0.01, with standard error 0.01 / sqrt(499).
     rows = certified("boosted", [r + 0.02 * (i % 2) for i, r in enumerate(published)], top=1.6, betas=(0.6, 0.5))
-    document = {"benchmark": "l2_published", "published": {"0.5": {}}, "every": 20, "rows": rows}
+    document: dict[str, Any] = {"benchmark": "l2_published", "published": {"0.5": {}}, "every": 20, "rows": rows}
     page = rendered(l2_published=document)
     assert "estimate for all test images" not in page, "without a figure for them"
     assert "The published log of one SmoothAdv network has ACR 1.666 on these very images." in page
@@ -164,16 +168,21 @@ def test_radii_published_image_by_image_are_compared_over_the_same_images(render
     assert "these very images" not in rendered(l2_published=document | {"every": 10})
 
 
-def test_published_figures_are_not_compared_with_fewer_samples(rendered):
+def test_published_figures_are_not_compared_with_fewer_samples(rendered: Any) -> None:
     rows = certified("boosted", [1.4, 1.5], top=1.45, betas=(0.6, 0.5), n=10_000)
-    document = {"benchmark": "l2_published", "published": {"0.5": {"SmoothAdv": 1.688}}, "every": 20, "rows": rows}
+    document: dict[str, Any] = {
+        "benchmark": "l2_published",
+        "published": {"0.5": {"SmoothAdv": 1.688}},
+        "every": 20,
+        "rows": rows,
+    }
     page = rendered(l2_published=document)
     assert "ACR 1.450" in page
     assert "1.688." not in page
 
 
-def test_candidates_for_a_recipe_are_sorted_by_held_out_accuracy(rendered):
-    def candidate(name, robust, seed):
+def test_candidates_for_a_recipe_are_sorted_by_held_out_accuracy(rendered: Any) -> None:
+    def candidate(name: Any, robust: Any, seed: Any) -> Any:
         found = row(name, 0) | {"norm": "linf", "robust": rate(robust), "seed": seed}
         return {f"{name}/{seed}": found}
 
@@ -182,14 +191,14 @@ def test_candidates_for_a_recipe_are_sorted_by_held_out_accuracy(rendered):
     assert page.index("| the better row | 2 | 5 | 76.0 (74.0 to 78.0) |") < page.index("| the worse row |")
 
 
-def test_forms_are_sorted_by_held_out_radius_beside_that_of_training_images(rendered):
+def test_forms_are_sorted_by_held_out_radius_beside_that_of_training_images(rendered: Any) -> None:
     rows = {name: row(name, 0) | {"sigma": 0.5, "acr": acr} for name, acr in (("worse", 0.8), ("better", 1.0))}
     rows["better"]["training_acr"] = 1.05
     page = rendered(l2_forms={"held_out_images": 200, "n": 1000, "rows": rows})
     assert page.index("| the better row | 2 | 5 | 1.000 | 1.050 |") < page.index("| the worse row | 2 | 5 | 0.800 |  |")
 
 
-def test_steps_and_costs_are_drawn(rendered, tmp_path):
+def test_steps_and_costs_are_drawn(rendered: Any, tmp_path: Path) -> None:
     step = {"step": "engine", "seconds per image": 2.0, "times the published loop": 3.0}
     sweeps = {name: [{name: 1, "seconds": 0.5}, {name: 2, "seconds": 1.0}] for name in ("members", "n")}
     page = rendered(
@@ -202,7 +211,7 @@ def test_steps_and_costs_are_drawn(rendered, tmp_path):
         assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_claims_of_other_scripts_are_found_wherever_they_are(rendered):
+def test_claims_of_other_scripts_are_found_wherever_they_are(rendered: Any) -> None:
     claim = {"claim": "times faster", "value": 4.5, "at least": 4.0, "holds": True}
     failed = {"claim": "MB", "value": 700.0, "at most": 600, "holds": False}
     record = {
@@ -214,7 +223,7 @@ def test_claims_of_other_scripts_are_found_wherever_they_are(rendered):
     assert "| ResNet | MB | 700 | at most 600 | **no** |" in page
 
 
-def test_a_misspelt_row_is_named_before_anything_runs(tmp_path, monkeypatch):
+def test_a_misspelt_row_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [
         "--set",
         "published",
@@ -243,7 +252,7 @@ QUICK = {
 @pytest.mark.slow
 @pytest.mark.skipif(not (Path(DATA) / "MNIST").is_dir(), reason="needs MNIST in the folder that ROBUST_DATA names")
 @pytest.mark.parametrize("record", QUICK)
-def test_quick_runs_write_every_row_and_resume_where_they_stopped(record, tmp_path):
+def test_quick_runs_write_every_row_and_resume_where_they_stopped(record: Any, tmp_path: Path) -> None:
     script, *options = QUICK[record]
     out = tmp_path / f"{record}.json"
     options += ["--data", DATA, "--quick", "--out", str(out), "--runs", str(tmp_path / "runs")]
@@ -256,7 +265,7 @@ def test_quick_runs_write_every_row_and_resume_where_they_stopped(record, tmp_pa
     assert json.loads(out.read_text())["rows"] == first["rows"]
 
 
-def test_rendering_the_records_gives_the_pages_of_the_repository(tmp_path):
+def test_rendering_the_records_gives_the_pages_of_the_repository(tmp_path: Path) -> None:
     from benchmarks.lib.details import pages
     from benchmarks.lib.questions import results_page
 
@@ -270,14 +279,14 @@ def test_rendering_the_records_gives_the_pages_of_the_repository(tmp_path):
     }
 
 
-def test_every_page_links_to_files_that_are_there():
+def test_every_page_links_to_files_that_are_there() -> None:
     for page in (FOLDER / "RESULTS.md", *(FOLDER / "details").glob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 @pytest.mark.parametrize("record", ["linf_mnist", "cifar10", "l2_mnist", "l2_published", "l2_long", "cifar10_l2"])
-def test_the_kind_of_a_recorded_row_is_that_of_its_definition_and_fits_its_training(record):
+def test_the_kind_of_a_recorded_row_is_that_of_its_definition_and_fits_its_training(record: Any) -> None:
     rows = {row.name: row for row in importlib.import_module(f"benchmarks.lib.rows.{record}").SET.rows}
     recorded = json.loads((FOLDER / "results" / f"{record}.json").read_text())["rows"].values()
     for found in recorded:
@@ -287,7 +296,7 @@ def test_the_kind_of_a_recorded_row_is_that_of_its_definition_and_fits_its_train
         assert found["kind"] in (("independent",) if apart else ("boosted",) if several else ("single", "wider"))
 
 
-def test_a_radius_is_rounded_down_alike_in_the_readme_and_here():
+def test_a_radius_is_rounded_down_alike_in_the_readme_and_here() -> None:
     acr = json.loads((FOLDER / "results" / "l2_long.json").read_text())["rows"]["0.5/0/boosted-equal"]["n=100000"][
         "acr"
     ]

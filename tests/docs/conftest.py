@@ -2,10 +2,12 @@
 
 import contextlib
 import io
+import json
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -68,9 +70,26 @@ class Quickstart:
 
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
-    """A quickstart of two short stages."""
-    folder = tmp_path_factory.mktemp("docs")
+    """A quickstart of two short stages.
+
+    The processes of pytest-xdist share one: whoever comes first makes it. Tests that change it work on a copy, except
+    for those of test_quickstart.py, which follow one another.
+    """
+    from filelock import FileLock
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "docs"
+    told = folder / "finished.json"
+    with FileLock(folder.with_suffix(".lock")):
+        if not told.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            told.write_text(json.dumps(asdict(_quickstart(folder))))
+    return Quickstart(folder, Finished(**json.loads(told.read_text())))
+
+
+def _quickstart(folder: Path) -> Finished:
     fix_randomness()  # whichever test comes first
     finished = robust("quickstart", *SMALL, cwd=folder)
     assert finished.code == 0, finished.err
-    return Quickstart(folder, finished)
+    return finished

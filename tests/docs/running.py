@@ -146,7 +146,7 @@ class Runner:
 
     def _yaml(self, example: Example) -> None:
         """A job of Kubernetes: as its schema wants it, and its command does one of its shards."""
-        import kubernetes_validate  # type: ignore[import-untyped]
+        import kubernetes_validate
         import yaml
 
         document = yaml.safe_load(example.text)
@@ -202,7 +202,7 @@ def _assert_alike(shown: Any, found: Any) -> None:
 
 def _furnish(folder: Path, quickstart: Quickstart) -> None:
     """What the pages suppose to be there: the quickstart, model files, pictures, and the files of the repository."""
-    (folder / "quickstart").symlink_to(quickstart.out)
+    shutil.copytree(quickstart.out, folder / "quickstart")
     (folder / "models").mkdir()
     for name in ("digits.onnx", "cifar.onnx", "m.onnx", "models/digits.onnx"):
         shutil.copy(quickstart.out / "digits.onnx", folder / name)

@@ -16,7 +16,6 @@ from .pages import examples
 from .running import Runner
 from .smaller import smaller_command
 
-pytestmark = pytest.mark.xdist_group("quickstart")
 EXAMPLES = ROOT / "examples"
 
 

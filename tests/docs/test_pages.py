@@ -16,8 +16,6 @@ from .running import Runner, run_all
 from .smaller import smaller_command
 from .unrunnable import TABLE
 
-pytestmark = pytest.mark.xdist_group("quickstart")
-
 SERVED = [page for page in PAGES if "http://127.0.0.1:8080" in page.read_text()]
 ALONE = [page for page in PAGES if page not in SERVED and examples(page)]
 # Processes that import torch, or compile: continuous integration runs their neighbours, and those of examples/ with

@@ -20,8 +20,6 @@ from robustinfer.images import read_image
 from .conftest import ENVIRONMENT, SMALL, Finished, Quickstart, robust, run
 from .served import serve
 
-pytestmark = pytest.mark.xdist_group("quickstart")
-
 
 def test_makes_what_it_promises(quickstart: Quickstart) -> None:
     out = quickstart.out

@@ -20,8 +20,6 @@ from robustinfer.report.figures import percent
 
 from .conftest import Quickstart, robust
 
-pytestmark = pytest.mark.xdist_group("quickstart")
-
 
 class Page(html.parser.HTMLParser):
     """What a browser would load, and the text it would show."""

@@ -14,7 +14,7 @@ from .running import Runner, run_all
 from .served import Served, serve
 from .test_pages import SERVED
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("quickstart")]
+pytestmark = pytest.mark.server
 
 PAGE = "docs/serving.md"
 

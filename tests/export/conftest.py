@@ -36,7 +36,7 @@ def make_ensemble(
     seed: int = 0,
 ) -> tuple[Ensemble, Card]:
     """An ensemble in evaluation mode with random weights and statistics, and its card."""
-    spec = InputSpec(*shape)
+    spec = InputSpec(*shape)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(seed)
     members = []
     for number in range(len(betas)):

@@ -10,8 +10,6 @@ from robust.export import export_run
 
 from .conftest import make_run
 
-pytestmark = pytest.mark.xdist_group("export-foreign")  # the files of `folder` are written once
-
 PAGE = Path(__file__).parents[2] / "docs" / "model-file.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 _WITHOUT = "import sys\nsys.modules['robustinfer'] = sys.modules['robust'] = None\n"

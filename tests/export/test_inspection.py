@@ -21,8 +21,6 @@ from robustinfer.files import sha256
 
 from .conftest import make_ensemble
 
-pytestmark = pytest.mark.xdist_group("export-inspection")  # the files below are written once
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], Card, int]:

@@ -79,7 +79,7 @@ def test_another_suffix_format_or_opset(tmp_path: Path) -> None:
         ({"samples": 0}, "at least one sample"),
     ):
         with pytest.raises(ExportError, match=match):
-            export_ensemble(ensemble, card, tmp_path / "model.pt", **settings)  # type: ignore[arg-type]
+            export_ensemble(ensemble, card, tmp_path / "model.pt", **settings)
     with pytest.raises(ExportError, match="opset 18 to 23"):
         export_ensemble(ensemble, card, tmp_path / "model.onnx", opset=11)
     assert not any(tmp_path.iterdir())
@@ -101,11 +101,11 @@ def test_members_that_draw_by_chance(tmp_path: Path) -> None:
 def test_a_file_that_differs_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One weight of one member is changed after fusion, as a faulty exporter would."""
     ensemble, card = make_ensemble()
-    fuse = exporter.fuse
+    fuse = exporter.fuse  # type: ignore[attr-defined]
 
     def faulty(wanted: Ensemble, spec: InputSpec, **how: bool) -> Fused:
         fused = fuse(wanted, spec, **how)
-        fused.members[1].get_submodule("head").bias.data[2] += 0.05  # type: ignore[union-attr, operator]
+        fused.members[1].get_submodule("head").bias.data[2] += 0.05  # type: ignore[index, operator]
         return fused
 
     monkeypatch.setattr(exporter, "fuse", faulty)

@@ -66,7 +66,7 @@ def test_the_commands(tmp_path: Path, run: Run) -> None:
     file, image, answer = tmp_path / "votes.onnx", tmp_path / "image.npy", tmp_path / "certificate.json"
     np.save(image, IMAGE)
 
-    def robust(*words: str) -> Any:
+    def robust(*words: str | Path) -> Any:
         return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
 
     assert robust("export", run.path, "--out", file, "--members", "--samples", "50").exit_code == 0

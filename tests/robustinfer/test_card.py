@@ -1,6 +1,7 @@
 """The card: its JSON form, its schema, and cards that cannot be."""
 
 import json
+from typing import Any
 
 import jsonschema
 import pytest
@@ -25,14 +26,14 @@ SMALL = Card(classes=("a", "b"), input=InputSpec(1, 8, 8))
 
 
 @pytest.mark.parametrize("card", [FULL, SMALL], ids=["full", "small"])
-def test_a_card_survives_json_and_follows_its_schema(card):
+def test_a_card_survives_json_and_follows_its_schema(card: Any) -> None:
     assert Card.loads(card.dumps()) == card
     assert Card.loads(card.dumps()).dumps() == card.dumps()
     jsonschema.Draft202012Validator.check_schema(card_schema())
     jsonschema.validate(json.loads(card.dumps()), card_schema())
 
 
-def test_unknown_keys_are_left_alone():
+def test_unknown_keys_are_left_alone() -> None:
     assert Card.from_json(SMALL.to_json() | {"colour": "blue"}) == SMALL
 
 
@@ -50,12 +51,12 @@ def test_unknown_keys_are_left_alone():
         ({"classes": None}, "malformed"),
     ],
 )
-def test_cards_that_cannot_be(change, sentence):
+def test_cards_that_cannot_be(change: Any, sentence: Any) -> None:
     with pytest.raises(CardError, match=sentence):
         Card.from_json(SMALL.to_json() | change)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", b"\xff\xfe"])
-def test_documents_that_are_no_cards(text):
+def test_documents_that_are_no_cards(text: Any) -> None:
     with pytest.raises(CardError):
         Card.loads(text)

@@ -164,7 +164,7 @@ def test_two_writers_are_refused(predictor: Predictor, images: ImageSet, tmp_pat
     next(first)
     with pytest.raises(CertificateError, match="Another process is writing"):
         next(certify_data(predictor, images, path, n=200))
-    first.close()
+    first.close()  # type: ignore[attr-defined]
 
 
 def test_shards_are_one_whole(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:

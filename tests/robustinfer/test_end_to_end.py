@@ -1,5 +1,9 @@
 """Soundness the whole way: image, noise, engine, votes, certificate, on a classifier whose radius is known exactly."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -10,7 +14,7 @@ ALPHA, CERTIFICATES, SIGMA = 0.05, 600, 0.25
 LEVEL = 150  # grey level of the first pixel: 22.5 levels above the boundary of `half_space`
 DISTANCE = 22.5 / 255
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "fixed": {"n": 60, "n0": 10},
     "same-sample": {"n": 60, "n0": 0},
     "radius": {"n": 150, "n0": 10, "radius": 0.05},
@@ -21,7 +25,9 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("mode", SETTINGS)
-def test_false_certificates_are_at_most_alpha(mode, predictor_of, half_space):
+def test_false_certificates_are_at_most_alpha(
+    mode: Any, predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     predictor = predictor_of(half_space, shape=(1, 1, 1), sigma=SIGMA, batch=4096)
     image = np.full((1, 1, 1), LEVEL, dtype=np.uint8)
     found = list(predictor.certify_many([image] * CERTIFICATES, seed=3, alpha=ALPHA, **SETTINGS[mode]))
@@ -30,7 +36,9 @@ def test_false_certificates_are_at_most_alpha(mode, predictor_of, half_space):
     assert sum(c.label == 1 for c in found) > 0
 
 
-def test_votes_have_the_binomial_distribution_of_the_known_probability(predictor_of, half_space):
+def test_votes_have_the_binomial_distribution_of_the_known_probability(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     """The link the certificates rest on: counts of independent seeds are Bin(n, Phi(distance / sigma))."""
     predictor = predictor_of(half_space, shape=(1, 1, 1), sigma=SIGMA, batch=4096)
     image = np.full((1, 1, 1), LEVEL, dtype=np.uint8)
@@ -42,7 +50,7 @@ def test_votes_have_the_binomial_distribution_of_the_known_probability(predictor
     assert stats.chisquare(observed, below * len(counts)).pvalue > 1e-3
 
 
-def test_the_radius_of_a_linear_model_file_comes_close_to_the_margin(linear_model):
+def test_the_radius_of_a_linear_model_file_comes_close_to_the_margin(linear_model: Callable[..., Path]) -> None:
     """An ONNX file, many pixels: the radius approaches margin / |w_1 - w_0| from below as n grows."""
     generator = np.random.default_rng(0)
     weights = generator.normal(size=(2, 48)).astype(np.float32)

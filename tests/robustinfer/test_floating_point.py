@@ -6,6 +6,9 @@ The classifier looks at the low bits of the noisy pixels. In float32, 0 + e keep
 both look alike. (Voracek and Hein, "Sound randomized smoothing in floating-point arithmetics", ICLR 2023.)
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +19,7 @@ SIGMA = 0.5
 STEP = 13  # grey levels: 13/255 at each of 256 pixels is an l2 distance of 0.816
 
 
-def votes_by_low_bits(images):
+def votes_by_low_bits(images: Any) -> Any:
     """Class 1 if some pixel close to zero is no multiple of 2^-28."""
     pixels = images.reshape(len(images), -1).astype(np.float64)
     close = (np.abs(pixels) < 2.0**-6) & (pixels != 0)
@@ -26,20 +29,20 @@ def votes_by_low_bits(images):
 
 
 @pytest.fixture
-def attacked(predictor_of) -> Predictor:
+def attacked(predictor_of: Callable[..., Predictor]) -> Predictor:
     return predictor_of(votes_by_low_bits, shape=SHAPE, sigma=SIGMA, batch=500)
 
 
-def at(level, dtype):
+def at(level: Any, dtype: Any) -> Any:
     image = np.full(SHAPE, level, dtype=np.uint8)
     return image if dtype == "uint8" else image.astype(np.float32) / np.float32(255)
 
 
-def distance():
+def distance() -> Any:
     return float(np.linalg.norm(at(STEP, "uint8").astype(float) / 255))
 
 
-def test_continuous_noise_gives_a_false_certificate(attacked):
+def test_continuous_noise_gives_a_false_certificate(attacked: Any) -> None:
     """x is certified as class 1 with a radius that contains x', and x' is certified as class 0."""
     near, far = (attacked.certify(at(level, "float32"), n=2000, seed=1) for level in (0, STEP))
     assert near.label == 1
@@ -47,18 +50,20 @@ def test_continuous_noise_gives_a_false_certificate(attacked):
     assert far.label == 0
 
 
-def test_integer_noise_gives_none(attacked):
+def test_integer_noise_gives_none(attacked: Any) -> None:
     """The same classifier, on the grid of 8-bit images: both points get the same label, or no such radius."""
     near, far = (attacked.certify(at(level, "uint8"), n=2000, seed=1) for level in (0, STEP))
     assert near.noise.endswith("integer")
     assert near.label == far.label or max(near.radius, far.radius) < distance()
 
 
-def test_the_sum_of_grey_level_and_integer_noise_forgets_the_image(attacked, predictor_of):
+def test_the_sum_of_grey_level_and_integer_noise_forgets_the_image(
+    attacked: Any, predictor_of: Callable[..., Predictor]
+) -> None:
     """Why: the noisy image is one of the same numbers k/255 whatever the image was, so no bit gives it away."""
     seen = []
 
-    def record(images):
+    def record(images: Any) -> Any:
         seen.append(np.unique(images))
         return np.zeros((len(images), 2))
 

@@ -1,6 +1,8 @@
 """The input contract: layouts, files, and what is refused."""
 
 import io
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +18,19 @@ COLOUR, GREY = InputSpec(3, 4, 5), InputSpec(1, 4, 5)
 PIXELS = np.random.default_rng(0).integers(0, 256, size=(3, 4, 5), dtype=np.uint8)
 
 
-def encoded(pixels, form="PNG", **options):
+def encoded(pixels: Any, form: Any = "PNG", **options: Any) -> Any:
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, form, **options)
     return stream.getvalue()
 
 
-def npy(array, **options):
+def npy(array: Any, **options: Any) -> Any:
     stream = io.BytesIO()
     np.save(stream, array, **options)
     return stream.getvalue()
 
 
-def test_layouts_that_are_clear_are_accepted():
+def test_layouts_that_are_clear_are_accepted() -> None:
     last = np.moveaxis(PIXELS, 0, 2)
     for image in (PIXELS, last, PIXELS[None], last[None], np.asfortranarray(PIXELS)):
         found = as_image(image, COLOUR)
@@ -40,7 +42,7 @@ def test_layouts_that_are_clear_are_accepted():
 
 
 @pytest.mark.parametrize("image", [PIXELS, np.moveaxis(PIXELS, 0, 2), PIXELS[None], PIXELS.astype(np.float32) / 255])
-def test_an_image_is_copied(image):
+def test_an_image_is_copied(image: Any) -> None:
     buffer = image.copy()
     found = as_image(buffer, COLOUR)
     kept = found.copy()
@@ -48,7 +50,7 @@ def test_an_image_is_copied(image):
     assert np.array_equal(found, kept)
 
 
-def test_batches():
+def test_batches() -> None:
     batch = np.stack([PIXELS, PIXELS[:, ::-1]])
     for images in (batch, np.moveaxis(batch, 1, 3)):
         assert np.array_equal(as_batch(images, COLOUR), batch)
@@ -57,7 +59,7 @@ def test_batches():
     assert as_batch(np.zeros((0, 3, 4, 5), np.uint8), COLOUR).shape == (0, 3, 4, 5)
 
 
-def test_a_layout_that_is_not_clear_is_refused():
+def test_a_layout_that_is_not_clear_is_refused() -> None:
     cube = InputSpec(3, 3, 3)
     with pytest.raises(ShapeError, match="channels first or last: pass it in a batch"):
         as_image(np.zeros((3, 3, 3), np.uint8), cube)
@@ -65,24 +67,24 @@ def test_a_layout_that_is_not_clear_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_floating_pixels_become_float32(dtype):
+def test_floating_pixels_become_float32(dtype: Any) -> None:
     image = as_image((PIXELS / 255).astype(dtype), COLOUR)
     assert image.dtype == np.float32
     assert np.abs(image - PIXELS / 255).max() < 1e-3
 
 
 @given(st.integers(0, 255))
-def test_uint8_is_divided_by_255(level):
+def test_uint8_is_divided_by_255(level: Any) -> None:
     assert to_unit(np.array([level], np.uint8))[0] == pytest.approx(level / 255, abs=1e-7)
 
 
-def test_equal_pixels_have_equal_digests():
+def test_equal_pixels_have_equal_digests() -> None:
     assert image_digest(as_image(np.moveaxis(PIXELS, 0, 2), COLOUR)) == image_digest(PIXELS)
-    others = [PIXELS[:, ::-1].copy(), PIXELS.astype(np.float32), PIXELS.reshape(3, 5, 4)]
+    others: list[Any] = [PIXELS[:, ::-1].copy(), PIXELS.astype(np.float32), PIXELS.reshape(3, 5, 4)]
     assert len({image_digest(image) for image in (PIXELS, *others)}) == 4
 
 
-def test_files_are_read(tmp_path):
+def test_files_are_read(tmp_path: Path) -> None:
     last = np.moveaxis(PIXELS, 0, 2)
     for name, content in (("x.png", encoded(last)), ("x.npy", npy(PIXELS)), ("y.npy", npy(last))):
         (tmp_path / name).write_bytes(content)
@@ -92,14 +94,14 @@ def test_files_are_read(tmp_path):
     assert decode_image(encoded(PIXELS[0]), COLOUR).shape == (3, 4, 5)
 
 
-def test_the_camera_s_orientation_is_applied():
+def test_the_camera_s_orientation_is_applied() -> None:
     picture = Image.fromarray(np.moveaxis(PIXELS, 0, 2))
     exif = picture.getexif()
     exif[0x0112] = 6  # turn by 90 degrees
     assert decode_image(encoded(np.moveaxis(PIXELS, 0, 2), exif=exif), InputSpec(3, 5, 4)).shape == (3, 5, 4)
 
 
-def test_another_size_is_resized_only_where_the_card_says_so():
+def test_another_size_is_resized_only_where_the_card_says_so() -> None:
     content = encoded(np.zeros((20, 30, 3), np.uint8))
     with pytest.raises(ShapeError, match="Expected an image of 5 x 4 pixels, found 30 x 20"):
         decode_image(content, COLOUR)
@@ -123,12 +125,12 @@ def test_another_size_is_resized_only_where_the_card_says_so():
         (encoded(np.zeros((4, 5, 3), np.uint8), "GIF"), "not a PNG, JPEG or npy"),
     ],
 )
-def test_files_that_are_no_images(content, sentence):
+def test_files_that_are_no_images(content: Any, sentence: Any) -> None:
     with pytest.raises(ImageFileError, match=sentence):
         decode_image(content, COLOUR, max_pixels=1000)
 
 
-def test_the_file_is_named(tmp_path):
+def test_the_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImageFileError, match=r"Cannot read the image .*none.png"):
         read_image(tmp_path / "none.png", COLOUR)
     (tmp_path / "x.npy").write_bytes(npy(PIXELS.astype(np.int32)))
@@ -136,6 +138,6 @@ def test_the_file_is_named(tmp_path):
         read_image(tmp_path / "x.npy", COLOUR)
 
 
-def test_picture_files_have_one_or_three_channels():
+def test_picture_files_have_one_or_three_channels() -> None:
     with pytest.raises(ImageFileError, match="takes 4: use npy files"):
         decode_image(encoded(np.moveaxis(PIXELS, 0, 2)), InputSpec(4, 4, 5))

@@ -4,7 +4,9 @@ They were made by the half-space of `conftest.py`, at an image of grey level 150
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +18,14 @@ FOLDER = Path(__file__).parent / "certificates"
 ONE_CLASSIFIER = ("fixed", "radius", "tolerance", "continuous")
 
 
-def document(name):
+def document(name: Any) -> Any:
     return json.loads((FOLDER / f"before-procedure-{name}.json").read_text())
 
 
 @pytest.mark.parametrize("name", ONE_CLASSIFIER)
-def test_a_procedure_that_was_called_mode_loads_and_verifies(name, predictor_of, half_space):
+def test_a_procedure_that_was_called_mode_loads_and_verifies(
+    name: Any, predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     old = document(name)
     certificate = Certificate.from_json(old)
     assert certificate.procedure == old["mode"]
@@ -32,7 +36,7 @@ def test_a_procedure_that_was_called_mode_loads_and_verifies(name, predictor_of,
     assert Certificate.from_json(new) == certificate
 
 
-def test_betas_that_were_called_weights_load_and_verify():
+def test_betas_that_were_called_weights_load_and_verify() -> None:
     old = document("votes")
     certificate = Certificate.from_json(old)
     assert [member.beta for member in certificate.members] == [0.5, 0.3, 0.2]
@@ -42,11 +46,11 @@ def test_betas_that_were_called_weights_load_and_verify():
     assert Certificate.from_json(certificate.to_json()) == certificate
 
 
-def voters():
+def voters() -> Any:
     class Stacked:
         name, device, batch = "members", "cpu", 64
 
-        def scores(self, images):
+        def scores(self, images: Any) -> Any:
             margin = images.reshape(len(images), -1)[:, :1] - np.array([0.25, 0.35, 0.45], dtype=np.float32)
             return np.stack([-margin, margin], axis=2)
 

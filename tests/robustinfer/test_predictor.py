@@ -1,5 +1,9 @@
 """The Predictor as an application uses it, on a model file."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,16 +20,16 @@ IMAGES = GENERATOR.integers(0, 256, size=(5, *SHAPE), dtype=np.uint8)
 
 
 @pytest.fixture
-def path(linear_model):
+def path(linear_model: Callable[..., Path]) -> Any:
     return linear_model(WEIGHTS, shape=SHAPE, name="demo")
 
 
 @pytest.fixture
-def predictor(path):
+def predictor(path: Any) -> Any:
     return Predictor.load(path)
 
 
-def test_scores_are_those_of_the_graph(predictor):
+def test_scores_are_those_of_the_graph(predictor: Any) -> None:
     expected = (IMAGES.reshape(5, -1) / 255) @ WEIGHTS.T
     assert np.allclose(predictor.scores(IMAGES), expected, atol=1e-4)
     assert np.allclose(predictor.scores(IMAGES / 255), expected, atol=1e-4)
@@ -34,17 +38,17 @@ def test_scores_are_those_of_the_graph(predictor):
     assert predictor.scores(IMAGES[:0]).shape == (0, 3)
 
 
-def test_scores_are_cut_into_batches(path):
+def test_scores_are_cut_into_batches(path: Any) -> None:
     small = Predictor.load(path, batch=2)
     assert np.allclose(small.scores(IMAGES), Predictor.load(path).scores(IMAGES), atol=1e-6)
 
 
-def test_answers_name_the_model(predictor, path):
+def test_answers_name_the_model(predictor: Any, path: Any) -> None:
     for answer in (predictor.certify(IMAGES[0], n=200), predictor.predict(IMAGES[0])):
         assert (answer.model.name, answer.model.version, answer.model.digest) == ("demo", "1", sha256(path))
 
 
-def test_predictions_follow_the_scores_where_they_are_clear(predictor):
+def test_predictions_follow_the_scores_where_they_are_clear(predictor: Any) -> None:
     for image in IMAGES:
         prediction = predictor.predict(image)
         if not prediction.abstained:
@@ -52,10 +56,10 @@ def test_predictions_follow_the_scores_where_they_are_clear(predictor):
         assert sum(prediction.counts) + prediction.invalid == prediction.samples_used <= 1000
 
 
-def test_a_buffer_that_is_filled_again_is_not_an_image_s(predictor):
+def test_a_buffer_that_is_filled_again_is_not_an_image_s(predictor: Any) -> None:
     """A camera, or a loop over a file, hands out one array again and again."""
 
-    def frames():
+    def frames() -> Iterator[Any]:
         buffer = np.empty(SHAPE, dtype=np.uint8)
         for image in IMAGES:
             buffer[:] = image
@@ -67,7 +71,7 @@ def test_a_buffer_that_is_filled_again_is_not_an_image_s(predictor):
     assert [c.counts for c in found] == [c.counts for c in expected]
 
 
-def test_seeds_are_fresh_unless_given(predictor):
+def test_seeds_are_fresh_unless_given(predictor: Any) -> None:
     one, two = (predictor.certify(IMAGES[0], n=200) for _ in range(2))
     assert one.seed != two.seed
     assert predictor.certify(IMAGES[0], n=200, seed=one.seed).counts == one.counts
@@ -78,25 +82,25 @@ def test_seeds_are_fresh_unless_given(predictor):
 
 
 @pytest.mark.parametrize("seed", [0, 2**64 - 1])
-def test_seeds_at_the_ends(predictor, seed):
+def test_seeds_at_the_ends(predictor: Any, seed: Any) -> None:
     certificate = predictor.certify(IMAGES[0], n=200, seed=seed)
     assert certificate.seed == seed
     assert predictor.verify(certificate, IMAGES[0]).ok
 
 
-def test_the_noise_fits_the_pixels(predictor):
+def test_the_noise_fits_the_pixels(predictor: Any) -> None:
     assert predictor.certify(IMAGES[0], n=200).noise == "philox4x64-10/integer"
     assert predictor.certify(IMAGES[0], n=200, noise="continuous").noise == "philox4x64-10/continuous"
     assert predictor.certify(IMAGES[0] / 255, n=200).noise == "philox4x64-10/continuous"
 
 
-def test_both_noises_agree_on_the_radius(predictor):
+def test_both_noises_agree_on_the_radius(predictor: Any) -> None:
     integer, continuous = (predictor.certify(IMAGES[1], n=20_000, noise=k, seed=1) for k in ("integer", "continuous"))
     assert integer.label == continuous.label
     assert integer.radius == pytest.approx(continuous.radius, abs=0.02)
 
 
-def test_defaults(predictor):
+def test_defaults(predictor: Any) -> None:
     certificate = predictor.certify(IMAGES[0], n=5000)
     assert (certificate.alpha, certificate.n0, certificate.bound, certificate.procedure) == (
         0.001,
@@ -111,7 +115,9 @@ def test_defaults(predictor):
     assert [selection_of(n) for n in (10, 400, 1000, 4000, 100_000)] == [10, 10, 25, 100, 100]
 
 
-def test_a_certificate_says_who_chose_its_seed(predictor_of, half_space):
+def test_a_certificate_says_who_chose_its_seed(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     predictor, image = predictor_of(half_space), np.full((1, 2, 2), 200, np.uint8)
     assert predictor.certify(image, n=100).seed_origin == "runtime"
     assert predictor.certify(image, n=100, seed=7).seed_origin == "caller"
@@ -126,7 +132,9 @@ def test_a_certificate_says_who_chose_its_seed(predictor_of, half_space):
         assert Certificate.from_json(certificate.to_json()) == certificate
 
 
-def test_derived_seeds_belong_to_the_number_of_the_image(predictor_of, half_space):
+def test_derived_seeds_belong_to_the_number_of_the_image(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     predictor, image = predictor_of(half_space), np.full((1, 2, 2), 200, np.uint8)
     whole = [one.seed for one in predictor.certify_many([image] * 6, n=100, seed=7)]
     part = [one.seed for one in predictor.certify_many([image] * 3, n=100, seed=7, numbers=range(1, 6, 2))]

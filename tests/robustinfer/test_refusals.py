@@ -1,6 +1,9 @@
 """Every refusal has its own exception class, and one sentence that says what was expected and what was found."""
 
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +17,16 @@ WEIGHTS = np.random.default_rng(0).normal(size=(3, 48))
 
 
 @pytest.fixture
-def model(linear_model):
+def model(linear_model: Callable[..., Path]) -> Any:
     return linear_model(WEIGHTS, shape=(3, 4, 4))
 
 
 @pytest.fixture
-def predictor(model):
+def predictor(model: Any) -> Any:
     return Predictor.load(model)
 
 
-def changed(image, value):
+def changed(image: Any, value: Any) -> Any:
     image = image.copy()
     image[0, 0, 0] = value
     return image
@@ -47,7 +50,7 @@ IMAGES = {
 
 @pytest.mark.parametrize("case", IMAGES)
 @pytest.mark.parametrize("method", ["certify", "predict", "scores"])
-def test_images(predictor, case, method):
+def test_images(predictor: Any, case: Any, method: Any) -> None:
     image, error, sentence = IMAGES[case]
     if case == "batch for one" and method == "scores":
         assert predictor.scores(image).shape == (2, 3)
@@ -56,7 +59,7 @@ def test_images(predictor, case, method):
         getattr(predictor, method)(image)
 
 
-SETTINGS = {
+SETTINGS: dict[str, tuple[Any, ...]] = {
     "n too small": ({"n": 9, "n0": 0}, errors.SampleSizeError, r"9 samples cannot certify.*alpha = 0.001.*n >= 11"),
     "n too small for two classes": ({"n": 10, "n0": 10}, errors.SampleSizeError, r"n >= 11"),
     "n too small for a deadline": ({"n": 10, "deadline": 1.0}, errors.SampleSizeError, r"use n >= 11"),
@@ -86,13 +89,15 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("case", SETTINGS)
-def test_settings(predictor, case):
+def test_settings(predictor: Any, case: Any) -> None:
     settings, error, sentence = SETTINGS[case]
     with pytest.raises(error, match=sentence):
         predictor.certify(UINT8, **settings)
 
 
-def test_the_advised_n_is_the_smallest_that_can_certify(predictor_of, half_space):
+def test_the_advised_n_is_the_smallest_that_can_certify(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     bright = np.full((1, 2, 2), 255, np.uint8)
     predictor = predictor_of(half_space, sigma=0.01)
     for settings in ({"n0": 0}, {"n0": 5}, {"n0": 0, "bound": "two-class"}, {"deadline": 9.0}, {"radius": 1e-6}):
@@ -104,17 +109,17 @@ def test_the_advised_n_is_the_smallest_that_can_certify(predictor_of, half_space
             predictor.certify(bright, n=least - 1, **settings)
 
 
-def test_integer_noise_needs_uint8(predictor):
+def test_integer_noise_needs_uint8(predictor: Any) -> None:
     with pytest.raises(errors.DtypeError, match="Integer noise is for uint8"):
         predictor.certify(FLOAT, noise="integer")
 
 
-def test_predict_refuses_too_few_samples(predictor):
+def test_predict_refuses_too_few_samples(predictor: Any) -> None:
     with pytest.raises(errors.SampleSizeError, match="5 samples cannot decide anything"):
         predictor.predict(UINT8, n=5)
 
 
-def test_a_model_without_sigma_needs_one(linear_model):
+def test_a_model_without_sigma_needs_one(linear_model: Callable[..., Path]) -> None:
     predictor = Predictor.load(linear_model(WEIGHTS, shape=(3, 4, 4), sigma=None))
     with pytest.raises(errors.SigmaError, match="no sigma: pass one"):
         predictor.certify(UINT8)
@@ -123,11 +128,11 @@ def test_a_model_without_sigma_needs_one(linear_model):
     assert predictor.certify(UINT8, sigma=0.5, n=100).sigma == 0.5
 
 
-def jpeg():
+def jpeg() -> Any:
     return bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffdb004300") + bytes(300)
 
 
-FILES = {
+FILES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "empty": ("model.onnx", lambda _: b""),
     "truncated": ("model.onnx", lambda whole: whole[: len(whole) // 2]),
     "a JPEG": ("model.onnx", lambda _: jpeg()),
@@ -138,7 +143,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_files_that_are_no_models(model, tmp_path, case):
+def test_files_that_are_no_models(model: Any, tmp_path: Path, case: Any) -> None:
     name, content = FILES[case]
     path = tmp_path / name
     path.write_bytes(content(model.read_bytes()))
@@ -146,7 +151,7 @@ def test_files_that_are_no_models(model, tmp_path, case):
         Predictor.load(path)
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(errors.ModelFileError, match="There is no model file"):
         Predictor.load(tmp_path / "none.onnx")
     (tmp_path / "model.bin").write_bytes(b"x")
@@ -154,14 +159,14 @@ def test_files_that_are_not_there(tmp_path):
         Predictor.load(tmp_path / "model.bin")
 
 
-def test_an_archive_that_is_no_torchscript(tmp_path):
+def test_an_archive_that_is_no_torchscript(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
         archive.writestr("model/readme", "hello")
     with pytest.raises(errors.ModelFileError, match="is damaged, or no"):
         Predictor.load(tmp_path / "model.pt")
 
 
-def test_a_file_without_a_card(linear_model):
+def test_a_file_without_a_card(linear_model: Callable[..., Path]) -> None:
     path = linear_model(WEIGHTS, shape=(3, 4, 4), card=False)
     with pytest.raises(errors.CardError, match=r"carries no card.*pass card=Card"):
         Predictor.load(path)
@@ -169,7 +174,7 @@ def test_a_file_without_a_card(linear_model):
     assert Predictor.load(path, card=card).certify(UINT8, n=100).n == 100
 
 
-def test_a_card_that_does_not_fit(linear_model):
+def test_a_card_that_does_not_fit(linear_model: Callable[..., Path]) -> None:
     wrong_count = Card(classes=("a", "b"), input=InputSpec(3, 4, 4), sigma=0.25)
     with pytest.raises(errors.ClassCountError, match="2 classes"):
         Predictor.load(linear_model(WEIGHTS, shape=(3, 4, 4), card=wrong_count)).certify(UINT8, n=100)
@@ -178,7 +183,7 @@ def test_a_card_that_does_not_fit(linear_model):
         Predictor.load(linear_model(WEIGHTS, shape=(3, 4, 4), card=wrong_input))
 
 
-def test_another_digest(model, predictor):
+def test_another_digest(model: Any, predictor: Any) -> None:
     assert Predictor.load(model, digest=predictor.digest).digest == predictor.digest
     assert Predictor.load(model, digest=predictor.digest.removeprefix("sha256:"))
     with pytest.raises(errors.DigestError, match="another file"):
@@ -186,7 +191,7 @@ def test_another_digest(model, predictor):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_device_that_is_absent_is_refused_by_name(model, device):
+def test_a_device_that_is_absent_is_refused_by_name(model: Any, device: Any) -> None:
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
@@ -197,24 +202,24 @@ def test_a_device_that_is_absent_is_refused_by_name(model, device):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "tpu:0", ""])
-def test_a_device_that_does_not_exist(model, device):
+def test_a_device_that_does_not_exist(model: Any, device: Any) -> None:
     with pytest.raises(errors.DeviceError, match="auto, cpu, cuda or cuda:N"):
         Predictor.load(model, device=device)
 
 
-def test_a_batch_of_nothing(model):
+def test_a_batch_of_nothing(model: Any) -> None:
     with pytest.raises(errors.SettingError, match="batch of at least 1"):
         Predictor.load(model, batch=0)
 
 
-def test_seeds_that_run_out(predictor):
+def test_seeds_that_run_out(predictor: Any) -> None:
     with pytest.raises(errors.SettingError, match="more images than seeds"):
         list(predictor.certify_many([UINT8, UINT8], seeds=[1], n=100))
     with pytest.raises(errors.SettingError, match="not both"):
         list(predictor.certify_many([UINT8], seeds=[1], seed=1, n=100))
 
 
-def test_every_error_has_one_base_and_a_documented_place():
+def test_every_error_has_one_base_and_a_documented_place() -> None:
     found = [getattr(errors, name) for name in errors.__all__]
     assert all(issubclass(error, RobustinferError) for error in found)
     assert all(error.__name__ in errors.__doc__ for error in found)

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from robustinfer import Certificate, Prediction, Predictor
 from robustinfer.errors import CertificateError, DigestError, SettingError
 
 IMAGE = np.full((1, 2, 2), 150, dtype=np.uint8)
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "fixed": {"n": 600, "n0": 50},
     "top-class": {"n": 600, "n0": 50, "bound": "top-class"},
     "same-sample": {"n": 600, "n0": 0},
@@ -23,18 +25,18 @@ SETTINGS = {
 
 
 @pytest.fixture
-def predictor(predictor_of, half_space):
+def predictor(predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]) -> Any:
     return predictor_of(half_space)
 
 
 @pytest.fixture
-def certificate(predictor):
+def certificate(predictor: Any) -> Any:
     return predictor.certify(IMAGE, n=600, n0=50, seed=5)
 
 
 @pytest.mark.parametrize("procedure", SETTINGS)
 @pytest.mark.parametrize("image", [IMAGE, np.full((1, 2, 2), 127, np.uint8), IMAGE / np.float32(255)])
-def test_a_certificate_survives_json_and_replays(predictor, procedure, image):
+def test_a_certificate_survives_json_and_replays(predictor: Any, procedure: Any, image: Any) -> None:
     certificate = predictor.certify(image, seed=5, **SETTINGS[procedure])
     again = Certificate.loads(json.dumps(certificate.to_json()))
     assert again == certificate
@@ -44,7 +46,7 @@ def test_a_certificate_survives_json_and_replays(predictor, procedure, image):
     assert json.loads(json.dumps(replay.to_json()))["same_model"] is True
 
 
-def test_a_certificate_says_what_it_guarantees(certificate):
+def test_a_certificate_says_what_it_guarantees(certificate: Any) -> None:
     document = certificate.to_json()
     assert "wrong with probability at most alpha" in document["guarantee"]
     assert (document["norm"], document["procedure"], document["bound"]) == ("l2", "fixed", "two-class")
@@ -52,21 +54,23 @@ def test_a_certificate_says_what_it_guarantees(certificate):
     assert document["samples_used"] == 650
 
 
-def test_replay_does_not_depend_on_the_batch(predictor_of, half_space, certificate):
+def test_replay_does_not_depend_on_the_batch(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], certificate: Any
+) -> None:
     assert predictor_of(half_space, batch=7).verify(certificate, IMAGE).ok
 
 
-def test_a_prediction_survives_json(predictor):
+def test_a_prediction_survives_json(predictor: Any) -> None:
     prediction = predictor.predict(IMAGE, seed=5)
     assert Prediction.from_json(json.loads(json.dumps(prediction.to_json()))) == prediction
     assert (prediction.label, prediction.class_name, prediction.stopped) == (1, "b", "decided")
 
 
-def moved(counts):
+def moved(counts: Any) -> Any:
     return (counts[0] - 7, counts[1] + 7)
 
 
-TAMPERED = {
+TAMPERED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "counts": (lambda c: {"counts": moved(c.counts)}, "7 of 600 votes came out differently"),
     "radius": (lambda c: {"radius": c.radius + 0.001}, "prove radius = "),
     "label": (lambda c: {"label": 0}, "prove label = 1, the certificate says 0"),
@@ -83,7 +87,7 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("field", TAMPERED)
-def test_a_tampered_certificate_is_seen(predictor, certificate, field):
+def test_a_tampered_certificate_is_seen(predictor: Any, certificate: Any, field: Any) -> None:
     change, reason = TAMPERED[field]
     forged = dataclasses.replace(certificate, **change(certificate))
     replay = predictor.verify(forged, IMAGE)
@@ -96,7 +100,7 @@ def test_a_smaller_radius_is_not_the_certificate_either(predictor, certificate):
     assert (replay.ok, replay.flips) == (False, 0)
 
 
-def test_another_image_is_refused(predictor, certificate):
+def test_another_image_is_refused(predictor: Any, certificate: Any) -> None:
     other = IMAGE.copy()
     other[0, 1, 1] += 1
     with pytest.raises(CertificateError, match="not the image of the certificate"):
@@ -105,13 +109,15 @@ def test_another_image_is_refused(predictor, certificate):
         predictor.verify(dataclasses.replace(certificate, image="sha256:0"), IMAGE)
 
 
-def test_samples_out_of_nowhere_are_refused(predictor, certificate):
+def test_samples_out_of_nowhere_are_refused(predictor: Any, certificate: Any) -> None:
     forged = dataclasses.replace(certificate, counts=(0, 10**12), samples_used=10**12 + 50)
     with pytest.raises(CertificateError, match="claims 1000000000050 samples, more than"):
         predictor.verify(forged, IMAGE)
 
 
-def test_another_model_is_refused_or_counted_in_flips(predictor, predictor_of, half_space, certificate):
+def test_another_model_is_refused_or_counted_in_flips(
+    predictor: Any, predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], certificate: Any
+) -> None:
     """Another backend may flip near-ties: here a boundary moved by half a grey level."""
     other = Predictor(predictor_of(half_space).engine, predictor.card, digest="sha256:other")
     with pytest.raises(DigestError, match="use that model"):
@@ -126,7 +132,9 @@ def test_another_model_is_refused_or_counted_in_flips(predictor, predictor_of, h
     assert 1 <= replay.flips < 30
 
 
-def test_a_flip_that_changes_the_course_of_a_decision_is_still_counted(predictor, predictor_of, half_space):
+def test_a_flip_that_changes_the_course_of_a_decision_is_still_counted(
+    predictor: Any, predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     """The other model would have wanted more samples, or fewer: it gets exactly those of the certificate."""
     certificate = predictor.certify(IMAGE, seed=5, n=3000, radius=0.02)
     for shift in (-20, 20):
@@ -153,12 +161,12 @@ def test_a_flip_that_changes_the_course_of_a_decision_is_still_counted(predictor
         ({"alpha": None}, CertificateError, "alpha is a number, found None"),
     ],
 )
-def test_certificates_that_cannot_be(certificate, change, error, sentence):
+def test_certificates_that_cannot_be(certificate: Any, change: Any, error: Any, sentence: Any) -> None:
     with pytest.raises(error, match=sentence):
         Certificate.loads(json.dumps(certificate.to_json() | change))
 
 
-def test_documents_that_are_no_certificates(certificate):
+def test_documents_that_are_no_certificates(certificate: Any) -> None:
     with pytest.raises(CertificateError, match="not a JSON document"):
         Certificate.loads("{")
     with pytest.raises(CertificateError, match="is a JSON object; found list"):
@@ -173,7 +181,7 @@ def test_documents_that_are_no_certificates(certificate):
     "change",
     [{"noise": "philox4x64-10/uniform"}, {"seed": -1}, {"procedure": "radius", "requested": -1.0}, {"n": "many"}],
 )
-def test_settings_that_cannot_be_replayed(predictor, certificate, change):
+def test_settings_that_cannot_be_replayed(predictor: Any, certificate: Any, change: Any) -> None:
     with pytest.raises((SettingError, CertificateError), match=r"Expected|found"):
         predictor.verify(Certificate.from_json(certificate.to_json() | change), IMAGE)
 
@@ -185,7 +193,7 @@ def test_settings_that_cannot_be_replayed(predictor, certificate, change):
      {"seconds": 10**5000}, {"seed_origin": "an oracle"}, {"seed_origin": ["caller"]}],
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
-def test_numbers_that_no_computer_counts(certificate, change):
+def test_numbers_that_no_computer_counts(certificate: Any, change: Any) -> None:
     with pytest.raises(CertificateError) as refusal:
         Certificate.from_json(certificate.to_json() | change)
     assert len(str(refusal.value)) < 400

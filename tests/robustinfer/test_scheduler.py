@@ -1,19 +1,21 @@
 """The scheduler: the same votes however the work is cut, no lost sample, deadlines and stop signals."""
 
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
-from robustinfer import Card, InputSpec, Request, RobustinferError, scheduler
+from robustinfer import Card, InputSpec, Predictor, Request, RobustinferError, scheduler
 from robustinfer.errors import ClassCountError, PixelRangeError, SampleSizeError
 from robustinfer.scheduler import Crew, Job, Pace
 from robustinfer.smoothing.tally import count_votes
 
 IMAGES = np.random.default_rng(0).integers(90, 170, size=(12, 1, 2, 2), dtype=np.uint8)
 SEEDS = list(range(100, 112))
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "fixed": {"n": 500},
     "same-sample": {"n": 500, "n0": 0},
     "radius": {"n": 2000, "radius": 0.05},
@@ -21,13 +23,15 @@ SETTINGS = {
 }
 
 
-def essence(certificate):
+def essence(certificate: Any) -> Any:
     """A certificate without the time it took."""
     return {key: value for key, value in certificate.to_json().items() if key != "seconds"}
 
 
 @pytest.mark.parametrize("procedure", SETTINGS)
-def test_certificates_do_not_depend_on_the_batch_or_on_neighbours(procedure, predictor_of, half_space):
+def test_certificates_do_not_depend_on_the_batch_or_on_neighbours(
+    procedure: Any, predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     alone = predictor_of(half_space, batch=64)
     one_by_one = [essence(alone.certify(x, seed=s, **SETTINGS[procedure])) for x, s in zip(IMAGES, SEEDS, strict=True)]
     for batch in (7, 64, 5000):
@@ -35,7 +39,9 @@ def test_certificates_do_not_depend_on_the_batch_or_on_neighbours(procedure, pre
         assert [essence(c) for c in many] == one_by_one
 
 
-def test_requests_of_all_kinds_share_batches(predictor_of, half_space):
+def test_requests_of_all_kinds_share_batches(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     predictor = predictor_of(half_space, batch=1000)
     requests = [
         Request(image=IMAGES[0], mode="predict", seed=1),
@@ -44,12 +50,12 @@ def test_requests_of_all_kinds_share_batches(predictor_of, half_space):
         Request(image=IMAGES[3], n=4000, tolerance=0.05, seed=4),
     ]
     answers = predictor.answer_many(requests)
-    assert predictor.engine.batches[0] > 4 * 100  # one run has samples of all four
+    assert predictor.engine.batches[0] > 4 * 100  # type: ignore[attr-defined]  # samples of all four
     alone = predictor_of(half_space, batch=64)
     assert [essence(a) for a in answers] == [essence(alone.answer_many([r])[0]) for r in requests]
 
 
-def test_noise_does_not_depend_on_the_threads_that_draw_it():
+def test_noise_does_not_depend_on_the_threads_that_draw_it() -> None:
     """Images large enough for several threads: the buffer is the same, whoever fills which part."""
     card = Card(classes=("a", "b"), input=InputSpec(3, 40, 40), sigma=0.25)
     images = np.random.default_rng(1).integers(0, 256, size=(3, 3, 40, 40), dtype=np.uint8)
@@ -63,16 +69,18 @@ def test_noise_does_not_depend_on_the_threads_that_draw_it():
     assert not buffers[0][86:].any()
 
 
-def test_every_run_but_the_last_is_full(predictor_of, half_space):
+def test_every_run_but_the_last_is_full(predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]) -> None:
     predictor = predictor_of(half_space, batch=256)
     list(predictor.certify_many(IMAGES, n=300, n0=0))
-    assert predictor.engine.batches == [256] * (12 * 300 // 256) + [12 * 300 % 256]
+    assert predictor.engine.batches == [256] * (12 * 300 // 256) + [12 * 300 % 256]  # type: ignore[attr-defined]
 
 
-def test_images_are_read_only_as_they_are_needed(predictor_of, half_space):
-    read = []
+def test_images_are_read_only_as_they_are_needed(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
+    read: list[int] = []
 
-    def images():
+    def images() -> Iterator[Any]:
         for image in IMAGES:
             read.append(len(read))
             yield image
@@ -82,7 +90,9 @@ def test_images_are_read_only_as_they_are_needed(predictor_of, half_space):
     assert len(read) <= 3
 
 
-def test_a_bad_request_does_not_hurt_its_neighbours(predictor_of, half_space):
+def test_a_bad_request_does_not_hurt_its_neighbours(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     predictor = predictor_of(half_space)
     bad_pixels = IMAGES[0].astype(np.float32)
     answers = predictor.answer_many(
@@ -100,7 +110,9 @@ def test_a_bad_request_does_not_hurt_its_neighbours(predictor_of, half_space):
     assert all(isinstance(a, RobustinferError) for a in predictor.answer_many([Request(image="no")]))
 
 
-def test_eight_threads_get_what_one_gets(predictor_of, half_space):
+def test_eight_threads_get_what_one_gets(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     predictor = predictor_of(half_space, batch=50)
     expected = [essence(predictor.certify(x, n=400, seed=s)) for x, s in zip(IMAGES, SEEDS, strict=True)]
     with ThreadPoolExecutor(8) as pool:
@@ -113,11 +125,13 @@ def test_eight_threads_get_what_one_gets(predictor_of, half_space):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-def test_scores_that_are_not_finite_vote_against(predictor_of, half_space, poison):
+def test_scores_that_are_not_finite_vote_against(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], poison: Any
+) -> None:
     """Every third sample is poisoned, in the class that would win: it counts, but for no class."""
     position = [0]
 
-    def scores(images):
+    def scores(images: Any) -> Any:
         values = half_space(images)
         values[(np.arange(position[0], position[0] + len(images)) % 3) == 0, 1] = poison
         position[0] += len(images)
@@ -133,16 +147,16 @@ def test_scores_that_are_not_finite_vote_against(predictor_of, half_space, poiso
     assert (all_poisoned.label, all_poisoned.radius, all_poisoned.invalid) == (None, 0.0, 300)
 
 
-def test_votes_are_counted_with_ties_for_the_lower_label():
+def test_votes_are_counted_with_ties_for_the_lower_label() -> None:
     scores = np.array([[1, 1, 0], [0, 2, 1], [np.nan, 5, 5], [3, np.inf, 0], [0, 0, 0]], dtype=np.float32)
     assert list(count_votes(scores)) == [2, 1, 0, 2]
 
 
 @pytest.mark.parametrize("shape", [(3,), (-1, 3), (1, 2)])
-def test_an_engine_that_loses_samples_is_refused(predictor_of, shape):
+def test_an_engine_that_loses_samples_is_refused(predictor_of: Callable[..., Predictor], shape: Any) -> None:
     """A graph with a frozen batch axis, or with another number of classes: never an endless wait."""
 
-    def scores(images):
+    def scores(images: Any) -> Any:
         return np.zeros(tuple(len(images) if size == -1 else size for size in shape))
 
     predictor = predictor_of(scores)
@@ -152,8 +166,8 @@ def test_an_engine_that_loses_samples_is_refused(predictor_of, shape):
         predictor.scores(IMAGES)
 
 
-def test_an_engine_that_fails_ends_the_call(predictor_of):
-    def scores(images):
+def test_an_engine_that_fails_ends_the_call(predictor_of: Callable[..., Predictor]) -> None:
+    def scores(images: Any) -> None:
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -163,14 +177,14 @@ def test_an_engine_that_fails_ends_the_call(predictor_of):
 class Clock:
     """A clock that goes only while an engine works, so that deadlines do not depend on what else the machine does."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 0.0
 
-    def perf_counter(self):
+    def perf_counter(self) -> Any:
         return self.now
 
-    def slows(self, function, seconds_per_sample):
-        def scores(images):
+    def slows(self, function: Any, seconds_per_sample: Any) -> Any:
+        def scores(images: Any) -> Any:
             self.now += seconds_per_sample * len(images)
             return function(images)
 
@@ -178,14 +192,16 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     clock = Clock()
     monkeypatch.setattr(scheduler, "time", clock)
     return clock
 
 
 @pytest.mark.parametrize("seconds", [0.1, 0.4])
-def test_a_deadline_is_kept(predictor_of, half_space, clock, seconds):
+def test_a_deadline_is_kept(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], clock: Any, seconds: Any
+) -> None:
     """A slow engine with a large batch: runs are cut to what fits."""
     predictor = predictor_of(clock.slows(half_space, 2e-4), batch=100_000)
     certificate = predictor.certify(np.full((1, 2, 2), 250, np.uint8), deadline=seconds, seed=1)
@@ -198,13 +214,14 @@ def test_a_deadline_is_kept(predictor_of, half_space, clock, seconds):
 
 @pytest.mark.parametrize("batch", [64, 100, 1000])
 @pytest.mark.parametrize("many", [True, False])
-def test_images_under_one_deadline_get_equally_many_samples(predictor_of, half_space, clock, batch, many):
+def test_images_under_one_deadline_get_equally_many_samples(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], clock: Any, batch: Any, many: Any
+) -> None:
     predictor = predictor_of(clock.slows(half_space, 1e-4), batch=batch)
     images = [np.full((1, 2, 2), 250, np.uint8)] * 8
-    if many:
-        answers = list(predictor.certify_many(images, deadline=1.0, seed=1))
-    else:
-        answers = predictor.answer_many([Request(image=image, deadline=1.0) for image in images])
+    asked = [Request(image=image, deadline=1.0) for image in images]
+    alike: Any = predictor.certify_many(images, deadline=1.0, seed=1) if many else predictor.answer_many(asked)
+    answers = list(alike)
     used = [answer.samples_used for answer in answers]
     if many and batch < 8 * 32:  # as many as fill a batch start together, and nobody joins them
         group = -(-batch // 32)
@@ -214,22 +231,29 @@ def test_images_under_one_deadline_get_equally_many_samples(predictor_of, half_s
     assert all(answer.seconds <= 1.0 + 1e-4 * batch for answer in answers)
 
 
-def test_a_deadline_comes_before_a_job_without_one(predictor_of, half_space, clock):
+def test_a_deadline_comes_before_a_job_without_one(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], clock: Any
+) -> None:
     predictor = predictor_of(clock.slows(half_space, 1e-4), batch=64)
-    long, urgent = predictor.answer_many(
+    answers: list[Any] = predictor.answer_many(
         [Request(image=IMAGES[0], n=20_000), Request(image=np.full((1, 2, 2), 250, np.uint8), deadline=0.5)]
     )
+    long, urgent = answers
     alone = predictor.certify(np.full((1, 2, 2), 250, np.uint8), deadline=0.5)
     assert urgent.samples_used > 0.9 * alone.samples_used
     assert (long.samples_used, long.stopped) == (20_100, "complete")
 
 
-def test_a_deadline_that_is_over_at_once_gives_an_abstention(predictor_of, half_space):
+def test_a_deadline_that_is_over_at_once_gives_an_abstention(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     certificate = predictor_of(half_space).certify(IMAGES[0], deadline=1e-9)
     assert (certificate.label, certificate.samples_used, certificate.stopped) == (None, 0, "deadline")
 
 
-def test_a_radius_under_a_deadline(predictor_of, half_space, clock):
+def test_a_radius_under_a_deadline(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], clock: Any
+) -> None:
     predictor = predictor_of(clock.slows(half_space, 1e-4))
     bright = np.full((1, 2, 2), 255, np.uint8)
     decided = predictor.certify(bright, radius=0.1, deadline=30)
@@ -238,11 +262,13 @@ def test_a_radius_under_a_deadline(predictor_of, half_space, clock):
 
 
 @pytest.mark.parametrize(("settings", "certified"), [({"radius": 0.49}, True), ({}, False), ({"deadline": 60}, True)])
-def test_a_stop_signal_ends_the_work(predictor_of, half_space, settings, certified):
+def test_a_stop_signal_ends_the_work(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], settings: Any, certified: Any
+) -> None:
     """What can be stopped at any moment gives the best certificate so far; a fixed n gives an abstention."""
     stop, runs = threading.Event(), [0]
 
-    def scores(images):
+    def scores(images: Any) -> Any:
         runs[0] += 1
         if runs[0] == 20:
             stop.set()
@@ -254,14 +280,14 @@ def test_a_stop_signal_ends_the_work(predictor_of, half_space, settings, certifi
     assert (certificate.label == 1) == certified
 
 
-def test_progress_counts_the_samples(predictor_of, half_space):
-    seen = []
+def test_progress_counts_the_samples(predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]) -> None:
+    seen: list[int] = []
     certificate = predictor_of(half_space).certify(IMAGES[0], n=1000, progress=seen.append)
     assert sum(seen) == certificate.samples_used == 1025
     assert len(seen) > 5
 
 
-def test_the_pace_fits_runs_into_the_time():
+def test_the_pace_fits_runs_into_the_time() -> None:
     pace = Pace()
     assert pace.fitting(1.0) == 32
     pace.learn(100, 1.0)

@@ -6,6 +6,8 @@ import sys
 import threading
 import types
 import typing
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -20,18 +22,18 @@ from robustinfer.requests import Question
 from robustinfer.settings import MAX_N, SETTINGS, CertifySettings, PredictSettings, check
 
 
-def of(mode):
+def of(mode: Any) -> Any:
     return {name for name, setting in SETTINGS.items() if mode in setting.modes}
 
 
-def kind_of(annotation):
+def kind_of(annotation: Any) -> Any:
     """The type or the words of an annotation like `int | None` or `Literal[...] | None`."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         (annotation,) = [part for part in typing.get_args(annotation) if part is not type(None)]
     return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else annotation
 
 
-def test_a_request_has_exactly_these_settings():
+def test_a_request_has_exactly_these_settings() -> None:
     hints = typing.get_type_hints(Request)
     names = [field.name for field in dataclasses.fields(Request)]
     assert names == ["image", "mode", *SETTINGS]
@@ -39,7 +41,7 @@ def test_a_request_has_exactly_these_settings():
 
 
 @pytest.mark.parametrize("mode", ["certify", "predict"])
-def test_the_predictor_has_exactly_these_arguments(mode):
+def test_the_predictor_has_exactly_these_arguments(mode: Any) -> None:
     method = getattr(Predictor, mode)
     parameters, hints = inspect.signature(method).parameters, typing.get_type_hints(method)
     assert set(parameters) - {"self", "image", "stop", "progress"} == of(mode)
@@ -49,18 +51,18 @@ def test_the_predictor_has_exactly_these_arguments(mode):
 
 
 @pytest.mark.parametrize(("mode", "of_client"), [("certify", CertifySettings), ("predict", PredictSettings)])
-def test_the_clients_take_exactly_these_settings(mode, of_client):
+def test_the_clients_take_exactly_these_settings(mode: Any, of_client: Any) -> None:
     hints = typing.get_type_hints(of_client)
     assert {name: kind_of(hint) for name, hint in hints.items()} == {name: SETTINGS[name].kind for name in of(mode)}
 
 
 @pytest.mark.parametrize("mode", ["certify", "predict"])
-def test_the_command_line_has_exactly_these_options(mode):
+def test_the_command_line_has_exactly_these_options(mode: Any) -> None:
     import typer
 
     from robustinfer.cli.main import app
 
-    options = {option.name: option for option in typer.main.get_command(app).commands[mode].params}
+    options = {option.name: option for option in typer.main.get_command(app).commands[mode].params}  # type: ignore[attr-defined]
     other = {"model", "images", "device", "threads", "batch", "json", "plain", "url", "token"}
     assert set(options) - other - {"data", "out", "every", "limit", "shard", "plot"} == of(mode)
     for name in of(mode):
@@ -68,7 +70,7 @@ def test_the_command_line_has_exactly_these_options(mode):
         assert options[name].default == SETTINGS[name].defaults.get(mode)
 
 
-def test_values_become_their_own_types():
+def test_values_become_their_own_types() -> None:
     checked = check("certify", {"n": np.int32(500), "alpha": np.float32(0.25), "deadline": 2, "members": False})
     assert [(type(checked[name]), checked[name]) for name in ("n", "alpha", "deadline", "members")] == [
         (int, 500), (float, 0.25), (float, 2.0), (bool, False)
@@ -77,7 +79,7 @@ def test_values_become_their_own_types():
     assert check("predict", {})["n"] == 1000
 
 
-WRONG = {
+WRONG: dict[str, tuple[Any, ...]] = {
     "alpha too small": ({"alpha": 1e-323}, AlphaError, "a number from 1e-09 to 0.5 for alpha, found 1e-323"),
     "alpha too large": ({"alpha": 0.9}, AlphaError, "found 0.9"),
     "sigma too small": (
@@ -96,13 +98,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_values_outside_the_limits(case):
+def test_values_outside_the_limits(case: Any) -> None:
     values, error, sentence = WRONG[case]
     with pytest.raises(error, match=sentence):
         check("certify", values)
 
 
-def test_settings_of_another_mode():
+def test_settings_of_another_mode() -> None:
     with pytest.raises(SettingError, match="radius belongs to the mode certify: leave it out to predict"):
         check("predict", {"radius": 0.5})
     with pytest.raises(SettingError, match="certify or predict for mode, found 'guess'"):
@@ -127,14 +129,14 @@ class Bright:
 
     name, device, batch = "bright", "cpu", 64
 
-    def scores(self, images):
+    def scores(self, images: Any) -> Any:
         margin = images.reshape(len(images), -1)[:, :1] - np.float32(0.5)
         return np.concatenate([-margin, margin], axis=1)
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(["certify", "predict"]), st.fixed_dictionaries({}, optional=EXTREMES))
-def test_every_number_gets_an_answer_or_a_sentence_quickly(mode, numbers):
+def test_every_number_gets_an_answer_or_a_sentence_quickly(mode: Any, numbers: Any) -> None:
     predictor = Predictor(Bright(), Card(classes=("a", "b"), input=InputSpec(1, 2, 2)), digest="sha256:bright")
     numbers = {name: value for name, value in numbers.items() if name in of(mode)}
     stopped = threading.Event()
@@ -148,7 +150,9 @@ def test_every_number_gets_an_answer_or_a_sentence_quickly(mode, numbers):
     assert search.call_count < 40  # quickly, whatever the processor does besides
 
 
-def test_the_least_sample_size_is_found_at_once_however_large(predictor_of, half_space):
+def test_the_least_sample_size_is_found_at_once_however_large(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]
+) -> None:
     """Sigma so small that only many samples prove the smallest radius there is; the advice takes a bisection."""
     predictor = predictor_of(half_space, sigma=1e-4)
     bright = np.full((1, 2, 2), 255, np.uint8)
@@ -158,7 +162,9 @@ def test_the_least_sample_size_is_found_at_once_however_large(predictor_of, half
     assert predictor.certify(bright, n=least, alpha=1e-9, seed=1).label == 1
 
 
-def test_where_no_sample_size_is_enough_the_sentence_says_so(predictor_of, half_space, monkeypatch):
+def test_where_no_sample_size_is_enough_the_sentence_says_so(
+    predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from robustinfer import requests
 
     monkeypatch.setattr(requests, "total_variation", lambda *_: 0.6)  # noise too far from the theorem's

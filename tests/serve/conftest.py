@@ -59,11 +59,11 @@ class Server:
         """End the server as an operator does; returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(200)
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float) -> float:
-    """Wait for a condition; returns the seconds it took."""
+def eventually(condition: Callable[[], bool], *, seconds: float = 200) -> float:
+    """Wait for a condition; returns the seconds it took. The limit is for what never comes, not for busy machines."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds, "waited in vain"
@@ -95,12 +95,12 @@ def serving(
             env={**os.environ, **own, **(environment or {})},
         )
     try:
-        printed = json.loads(_first_line(process, log, seconds=120))
+        printed = json.loads(_first_line(process, log, seconds=200))
         yield Server(process, printed["url"], printed["metrics"], printed["health"], printed["pid"], log, token)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(200)
         process.stdout.close() if process.stdout else None
 
 

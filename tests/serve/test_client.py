@@ -130,7 +130,6 @@ def test_mistakes(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.xdist_group("server")
 def test_both_clients_against_the_real_server(
     server: Server, predictor: Predictor, image: Array, tmp_path: Path
 ) -> None:
@@ -155,7 +154,6 @@ def test_both_clients_against_the_real_server(
 
 
 @pytest.mark.server
-@pytest.mark.xdist_group("server")
 def test_robust_predict_asks_a_server(server: Server, image: Array, tmp_path: Path, monkeypatch: Any) -> None:
     from typer.testing import CliRunner
 

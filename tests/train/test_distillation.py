@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from robust.train import Recipe, Run, train
+from robust.train.data.batches import Batch
 from robust.train.data.datasets import load_data
 from robust.train.distillation import DistillationObjective, compare, distill, student_recipe
 from robust.train.evaluation.evaluation import EvaluationSettings
 from robust.train.machine.randomness import Draws
 from robust.train.members.ensemble import Ensemble
 from robust.train.members.votes import VoteEnsemble
-from robust.train.stage.objective import Batch, StageModel
+from robust.train.stage.objective import StageModel
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -62,7 +63,7 @@ def test_noise_is_the_same_for_both(smoothing: str) -> None:
     image, member = torch.rand(8, 1, 8, 8), linear(0)
     settings = {"smoothing": smoothing, "sigma": 0.5, "noise_samples": 3}
     teacher = Ensemble([member], [1.0])
-    alike, other = (divergence(objective(one, teacher, **settings), image) for one in (member, linear(3)))
+    alike, other = (divergence(objective(one, teacher, **settings), image) for one in (member, linear(3)))  # type: ignore[arg-type]
     assert other > alike > 0
 
 

@@ -27,8 +27,6 @@ from robustinfer.smoothing.noise import NoiseKind, add_noise, continuous, intege
 
 from ..conftest import make_ensemble
 
-pytestmark = pytest.mark.xdist_group("export-sampler")  # the files of `sampler_files` are written once
-
 KINDS: tuple[NoiseKind, ...] = ("integer", "continuous")
 SEEDS = st.integers(0, 2**64 - 1)
 EXTREME = np.array(
@@ -59,7 +57,7 @@ def session_of(build: Any, inputs: Inputs, output_type: ir.DataType) -> onnxrunt
 def test_words_are_numpys(size: int) -> None:
     blocks = -(-size // 4)
     inputs: Inputs = {name: (ir.DataType.INT64, []) for name in ("seed", "first", "count")}
-    session = session_of(lambda b, *numbers: sampler_onnx._words(b, *numbers, blocks), inputs, ir.DataType.INT64)
+    session = session_of(lambda b, *numbers: sampler_onnx._words(b, *numbers, blocks), inputs, ir.DataType.INT64)  # type: ignore[call-arg]
     module = Sampler(nn.Identity(), Card(classes=("a", "b"), input=InputSpec(1, 1, size), sigma=0.25))
 
     @given(SEEDS, st.integers(0, 2**40), st.integers(1, 9))

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +20,17 @@ IMAGE = np.random.default_rng(1).integers(0, 256, size=SHAPE, dtype=np.uint8)
 CARD = Card(classes=("a", "b", "c"), input=InputSpec(*SHAPE), sigma=0.25)
 
 
-def torch_model():
+def torch_model() -> Any:
     import torch
 
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3, bias=False)).eval()
     with torch.no_grad():
-        module[1].weight.copy_(torch.from_numpy(WEIGHTS))
+        module[1].weight.copy_(torch.from_numpy(WEIGHTS))  # type: ignore[operator]
     return torch, module
 
 
 @pytest.fixture
-def torchscript(tmp_path):
+def torchscript(tmp_path: Path) -> Any:
     torch, module = torch_model()
     path = tmp_path / "linear.pt"
     with warnings.catch_warnings():
@@ -39,7 +42,7 @@ def torchscript(tmp_path):
 
 
 @pytest.fixture
-def pt2(tmp_path):
+def pt2(tmp_path: Path) -> Any:
     torch, module = torch_model()
     path = tmp_path / "linear.pt2"
     batch = torch.export.Dim("batch", min=1, max=4096)
@@ -49,7 +52,9 @@ def pt2(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["torchscript", "pt2"])
-def test_torch_files_give_the_certificate_of_the_onnx_file(kind, request, linear_model):
+def test_torch_files_give_the_certificate_of_the_onnx_file(
+    kind: Any, request: pytest.FixtureRequest, linear_model: Callable[..., Path]
+) -> None:
     onnx = Predictor.load(linear_model(WEIGHTS, shape=SHAPE))
     other = Predictor.load(request.getfixturevalue(kind))
     assert other.card == CARD
@@ -65,7 +70,7 @@ def test_torch_files_give_the_certificate_of_the_onnx_file(kind, request, linear
     assert abs(ours.radius - theirs.radius) < 0.01
 
 
-def test_torch_files_refuse_an_absent_device(torchscript):
+def test_torch_files_refuse_an_absent_device(torchscript: Any) -> None:
     import torch
 
     if torch.cuda.is_available():
@@ -79,7 +84,9 @@ def test_torch_files_refuse_an_absent_device(torchscript):
 
 
 @pytest.mark.parametrize("kind", ["torchscript", "pt2", "onnx"])
-def test_an_image_the_graph_cannot_take_is_an_engine_error(kind, request, linear_model):
+def test_an_image_the_graph_cannot_take_is_an_engine_error(
+    kind: Any, request: pytest.FixtureRequest, linear_model: Callable[..., Path]
+) -> None:
     """The card is wrong, or the graph has a fixed size: the engine's own message comes through in one sentence."""
     path = linear_model(WEIGHTS, shape=SHAPE) if kind == "onnx" else request.getfixturevalue(kind)
     engine = Predictor.load(path).engine
@@ -87,20 +94,20 @@ def test_an_image_the_graph_cannot_take_is_an_engine_error(kind, request, linear
         engine.scores(np.zeros((1, 3, 5, 5), dtype=np.float32))
 
 
-def test_threads_and_batch_are_arguments(linear_model):
+def test_threads_and_batch_are_arguments(linear_model: Callable[..., Path]) -> None:
     path = linear_model(WEIGHTS, shape=SHAPE)
     one, two = Predictor.load(path, threads=1, batch=33), Predictor.load(path, threads=2)
     assert one.batch == 33
     assert one.certify(IMAGE, n=500, seed=2).counts == two.certify(IMAGE, n=500, seed=2).counts
 
 
-def run_python(code, *arguments):
+def run_python(code: Any, *arguments: Any) -> Any:
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=True
     ).stdout.strip()
 
 
-def test_an_onnx_model_never_loads_torch(linear_model):
+def test_an_onnx_model_never_loads_torch(linear_model: Callable[..., Path]) -> None:
     code = (
         "import sys, numpy; from robustinfer import Predictor; p = Predictor.load(sys.argv[1]);"
         "c = p.certify(numpy.full((3, 4, 4), 9, numpy.uint8), n=500); p.predict(numpy.full((3, 4, 4), 9, numpy.uint8));"
@@ -113,7 +120,14 @@ def test_an_onnx_model_never_loads_torch(linear_model):
 @pytest.mark.parametrize(
     ("hidden", "kind", "extra"), [("onnxruntime", "onnx", "cpu"), ("torch", "torchscript", "train")]
 )
-def test_a_missing_engine_names_what_to_install(hidden, kind, extra, request, linear_model, monkeypatch):
+def test_a_missing_engine_names_what_to_install(
+    hidden: Any,
+    kind: Any,
+    extra: Any,
+    request: pytest.FixtureRequest,
+    linear_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     path = linear_model(WEIGHTS, shape=SHAPE) if kind == "onnx" else request.getfixturevalue(kind)
     blocked = MissingModule(hidden)
     monkeypatch.setattr(sys, "meta_path", [blocked, *sys.meta_path])
@@ -126,15 +140,15 @@ def test_a_missing_engine_names_what_to_install(hidden, kind, extra, request, li
 class MissingModule:
     """A finder that pretends a package is not installed."""
 
-    def __init__(self, name):
+    def __init__(self, name: Any) -> None:
         self._name = name
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: Any, path: Any = None, target: Any = None) -> None:
         if name.split(".")[0] == self._name:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None  # noqa: RET501  # the protocol's answer for "not mine"
 
 
 @pytest.mark.parametrize(("values", "batch"), [(1, 1024), (784, 1024), (3072, 256), (150_528, 16), (10**9, 16)])
-def test_the_batch_fits_the_size_of_the_images(values, batch):
+def test_the_batch_fits_the_size_of_the_images(values: Any, batch: Any) -> None:
     assert good_batch(values) == batch

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_a_tampered_sidecar_does_not_verify(tmp_path: Path) -> None:
         Predictor.load(path).verify(certificate, IMAGE)
 
 
-def test_a_model_of_one_file_keeps_its_digest(linear_model) -> None:
+def test_a_model_of_one_file_keeps_its_digest(linear_model: Callable[..., Path]) -> None:
     path = linear_model(WEIGHTS, shape=SHAPE)
     assert external_files(path) == {}
     assert model_digest(path) == sha256(path) == Predictor.load(path).digest

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,11 @@ def run(code: str, *arguments: str, folder: Path, prefix: tuple[str, ...] = (), 
 
 
 @pytest.mark.parametrize("code", [CERTIFY, FIRST_THE_ENGINE])
-def test_no_file_appears(tmp_path: Path, linear_model, code: str) -> None:
+def test_no_file_appears(tmp_path: Path, linear_model: Callable[..., Path], code: str) -> None:
     assert run(code, str(linear_model(WEIGHTS, shape=(3, 4, 4))), folder=tmp_path / "own") == []
 
 
-def test_the_commands_leave_no_file(tmp_path: Path, linear_model) -> None:
+def test_the_commands_leave_no_file(tmp_path: Path, linear_model: Callable[..., Path]) -> None:
     path = str(linear_model(WEIGHTS, shape=(3, 4, 4)))
     np.save(tmp_path / "image.npy", np.zeros((3, 4, 4), np.uint8))
     code = "import sys; from robustinfer.cli.main import main; sys.argv[0] = 'robust'; main()"
@@ -42,7 +43,7 @@ def test_the_commands_leave_no_file(tmp_path: Path, linear_model) -> None:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_no_socket_is_opened(tmp_path: Path, linear_model) -> None:
+def test_no_socket_is_opened(tmp_path: Path, linear_model: Callable[..., Path]) -> None:
     trace = tmp_path / "trace"
     strace = ("strace", "-f", "-qq", "-e", "trace=socket,connect,sendto,sendmsg", "-o", str(trace))
     try:

@@ -18,7 +18,7 @@ SIGMAS = st.floats(0.01, 4.0)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.01, 0.001])
-def test_clopper_pearson_agrees_with_statsmodels_for_every_count_up_to_200(alpha):
+def test_clopper_pearson_agrees_with_statsmodels_for_every_count_up_to_200(alpha: Any) -> None:
     for n in range(1, 201):
         k = np.arange(n + 1)
         lower, upper = proportion_confint(k, np.full(n + 1, n), alpha=2 * alpha, method="beta")
@@ -27,7 +27,7 @@ def test_clopper_pearson_agrees_with_statsmodels_for_every_count_up_to_200(alpha
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 20, 53, 200])
-def test_clopper_pearson_agrees_with_scipys_binomial_test(n):
+def test_clopper_pearson_agrees_with_scipys_binomial_test(n: Any) -> None:
     for k in range(n + 1):
         ours = bounds.clopper_pearson_lower(k, n, 0.001), bounds.clopper_pearson_upper(k, n, 0.001)
         low = stats.binomtest(k, n, alternative="greater").proportion_ci(0.999).low
@@ -36,7 +36,7 @@ def test_clopper_pearson_agrees_with_scipys_binomial_test(n):
 
 
 @pytest.mark.slow  # scipy solves for each interval: a minute and more
-def test_clopper_pearson_agrees_with_scipys_binomial_test_for_every_count_up_to_200():
+def test_clopper_pearson_agrees_with_scipys_binomial_test_for_every_count_up_to_200() -> None:
     for n in range(1, 201):
         lower = bounds.clopper_pearson_lower(np.arange(n + 1), n, 0.001)
         for k in range(n + 1):
@@ -46,7 +46,7 @@ def test_clopper_pearson_agrees_with_scipys_binomial_test_for_every_count_up_to_
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 500, 49_999, 50_211, 68_327, 99_000, 99_990, 99_999, 100_000])
-def test_clopper_pearson_at_a_hundred_thousand(k):
+def test_clopper_pearson_at_a_hundred_thousand(k: Any) -> None:
     n, alpha = 100_000, 0.001
     ours = bounds.clopper_pearson_lower(k, n, alpha), bounds.clopper_pearson_upper(k, n, alpha)
     assert ours == pytest.approx(proportion_confint(k, n, alpha=2 * alpha, method="beta"), abs=1e-9)
@@ -56,7 +56,7 @@ def test_clopper_pearson_at_a_hundred_thousand(k):
 
 @pytest.mark.parametrize(("k", "n"), [(9, 10), (150, 200), (51_000, 100_000), (99_950, 100_000), (99_999, 100_000)])
 @pytest.mark.parametrize("alpha", [0.01, 0.001, 0.001 / 56])
-def test_the_bound_errs_by_less_than_the_roundoff_that_is_taken_off(k, n, alpha):
+def test_the_bound_errs_by_less_than_the_roundoff_that_is_taken_off(k: Any, n: Any, alpha: Any) -> None:
     """P(Bin(n, p) >= k) = alpha at the bound, in 40 digits: the error in p is far below 1e-12."""
     p = bounds.clopper_pearson_lower(k, n, alpha)
     with mpmath.workdps(40):
@@ -65,7 +65,7 @@ def test_the_bound_errs_by_less_than_the_roundoff_that_is_taken_off(k, n, alpha)
         assert binomial_tail(k, n, mpmath.mpf(p) + step) > alpha
 
 
-def binomial_tail(k, n, p):
+def binomial_tail(k: Any, n: Any, p: Any) -> Any:
     """P(Bin(n, p) >= k), summed term by term until the terms no longer matter."""
     term = mpmath.binomial(n, k) * p**k * (1 - p) ** (n - k)
     total = mpmath.mpf(0)
@@ -78,7 +78,7 @@ def binomial_tail(k, n, p):
 
 
 @pytest.mark.parametrize("n", [10, 37, 100])
-def test_the_bounds_hold_with_their_probability_for_every_p(n):
+def test_the_bounds_hold_with_their_probability_for_every_p(n: Any) -> None:
     """Exact coverage: P(bound on the wrong side of p), summed over the binomial distribution, is at most alpha."""
     alpha, k = 0.01, np.arange(n + 1)
     lower, upper = bounds.clopper_pearson_lower(k, n, alpha), bounds.clopper_pearson_upper(k, n, alpha)
@@ -89,7 +89,7 @@ def test_the_bounds_hold_with_their_probability_for_every_p(n):
         assert mass[upper < p].sum() <= alpha * (1 + 1e-7)
 
 
-def test_closed_forms_at_the_ends():
+def test_closed_forms_at_the_ends() -> None:
     assert bounds.clopper_pearson_lower(0, 50, 0.01) == 0.0
     assert bounds.clopper_pearson_upper(50, 50, 0.01) == 1.0
     assert bounds.clopper_pearson_lower(50, 50, 0.01) == pytest.approx(0.01 ** (1 / 50), abs=1e-15)
@@ -98,21 +98,21 @@ def test_closed_forms_at_the_ends():
 
 
 @given(n=st.integers(0, 3000), data=st.data())
-def test_the_p_value_is_that_of_the_two_sided_binomial_test(n, data):
+def test_the_p_value_is_that_of_the_two_sided_binomial_test(n: Any, data: Any) -> None:
     k = data.draw(st.integers(math.ceil(n / 2), n))
     expected = stats.binomtest(k, n, 0.5).pvalue if n else 1.0
     assert bounds.binomial_p_value(k, n) == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.05, 0.01, 0.001, 1e-9])
-def test_the_smallest_n_is_the_first_whose_unanimity_proves_something(alpha):
+def test_the_smallest_n_is_the_first_whose_unanimity_proves_something(alpha: Any) -> None:
     n = bounds.smallest_n(alpha)
     assert bounds.clopper_pearson_lower(n, n, alpha) > 0.5
     assert bounds.clopper_pearson_lower(n - 1, n - 1, alpha) <= 0.5
 
 
 @given(p=PROBABILITIES, sigma=SIGMAS)
-def test_the_top_class_radius_is_finite_and_below_the_exact_one(p, sigma):
+def test_the_top_class_radius_is_finite_and_below_the_exact_one(p: Any, sigma: Any) -> None:
     radius = bounds.radius_top_class(p, sigma)
     assert math.isfinite(radius)
     if 1e-9 < p < 1 - 1e-9:
@@ -122,7 +122,7 @@ def test_the_top_class_radius_is_finite_and_below_the_exact_one(p, sigma):
 
 
 @given(lower=PROBABILITIES, upper=PROBABILITIES, sigma=SIGMAS)
-def test_the_two_class_radius_is_finite_and_never_below_the_top_class_one(lower, upper, sigma):
+def test_the_two_class_radius_is_finite_and_never_below_the_top_class_one(lower: Any, upper: Any, sigma: Any) -> None:
     radius = bounds.radius_two_class(lower, upper, sigma)
     assert math.isfinite(radius)
     assert radius >= bounds.radius_top_class(lower, sigma) - 1e-9
@@ -131,7 +131,7 @@ def test_the_two_class_radius_is_finite_and_never_below_the_top_class_one(lower,
 
 
 @given(st.floats(max_value=1e12) | st.sampled_from([math.inf, -math.inf, math.nan]))
-def test_a_radius_is_rounded_down_by_less_than_a_millionth(radius):
+def test_a_radius_is_rounded_down_by_less_than_a_millionth(radius: Any) -> None:
     rounded = bounds.round_radius_down(radius)
     assert math.isfinite(rounded)
     assert rounded >= 0
@@ -144,13 +144,13 @@ def test_a_radius_is_rounded_down_by_less_than_a_millionth(radius):
 
 
 @given(st.integers(1, 10**7))
-def test_a_rounded_radius_has_at_most_six_digits(steps):
+def test_a_rounded_radius_has_at_most_six_digits(steps: Any) -> None:
     radius = bounds.round_radius_down(steps / 1e6 + 3e-7)
     assert round(radius, 6) == radius
 
 
 @given(st.integers(0, 10**7), st.integers(0, 6))
-def test_a_radius_is_shown_with_its_own_digits_and_never_rounded_up(steps, digits):
+def test_a_radius_is_shown_with_its_own_digits_and_never_rounded_up(steps: Any, digits: Any) -> None:
     radius = steps / 1e6
     shown = bounds.format_radius(radius, digits)
     assert len(shown.partition(".")[2]) == digits
@@ -159,7 +159,7 @@ def test_a_radius_is_shown_with_its_own_digits_and_never_rounded_up(steps, digit
     assert bounds.format_radius(float(shown), digits) == shown
 
 
-def test_a_radius_of_few_digits_is_shown_as_it_is():
+def test_a_radius_of_few_digits_is_shown_as_it_is() -> None:
     assert bounds.format_radius(0.29) == "0.290", "although 0.29 * 1000 is below 290"
     assert bounds.format_radius(1.6739) == "1.673"
 

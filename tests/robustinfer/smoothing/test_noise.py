@@ -2,6 +2,7 @@
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -17,18 +18,20 @@ KNOWN_ANSWER = [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E
 SEEDS = st.integers(0, LAST_SEED)
 
 
-def noisy(image, *, kind="integer", sigma=0.25, seed=7, first=0, count=5):
+def noisy(
+    image: Any, *, kind: Any = "integer", sigma: Any = 0.25, seed: Any = 7, first: Any = 0, count: Any = 5
+) -> Any:
     out = np.empty((count, *image.shape), dtype=np.float32)
     noise.add_noise(image, kind=kind, sigma=sigma, seed=seed, first=first, out=out)
     return out
 
 
-def image_of(shape, kind):
+def image_of(shape: Any, kind: Any) -> Any:
     pixels = np.random.default_rng(3).integers(0, 256, size=shape, dtype=np.uint8)
     return pixels if kind == "integer" else pixels.astype(np.float32) / np.float32(255)
 
 
-def test_the_published_known_answer_comes_out_of_the_counter_before_the_first_sample():
+def test_the_published_known_answer_comes_out_of_the_counter_before_the_first_sample() -> None:
     # NumPy steps its counter before the first block, so counter 0 is what it would give after counter -1.
     assert list(np.random.Philox(key=0, counter=2**256 - 1).random_raw(4)) == KNOWN_ANSWER
     # Sample -1 of an image of four values is counter 0: the same stream, counted in the same way.
@@ -37,14 +40,14 @@ def test_the_published_known_answer_comes_out_of_the_counter_before_the_first_sa
 
 @pytest.mark.parametrize("seed", [0, 1, LAST_SEED])
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 784])
-def test_words_are_those_of_numpys_stream(seed, size):
+def test_words_are_those_of_numpys_stream(seed: Any, size: Any) -> None:
     padded = 4 * -(-size // 4)
     raw = np.random.Philox(key=seed).random_raw(6 * padded).reshape(6, padded)
     assert np.array_equal(noise.words(seed, 0, 6, size), raw[:, :size])
 
 
 @given(seed=SEEDS, size=st.integers(1, 40), first=st.integers(0, 2**40), count=st.integers(1, 12), data=st.data())
-def test_a_slice_of_the_samples_has_their_words(seed, size, first, count, data):
+def test_a_slice_of_the_samples_has_their_words(seed: Any, size: Any, first: Any, count: Any, data: Any) -> None:
     start = data.draw(st.integers(0, count - 1))
     whole = noise.words(seed, first, count, size)
     assert np.array_equal(noise.words(seed, first + start, count - start, size), whole[start:])
@@ -52,7 +55,7 @@ def test_a_slice_of_the_samples_has_their_words(seed, size, first, count, data):
 
 @pytest.mark.parametrize("kind", ["integer", "continuous"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (1, 28, 28), (3, 150, 150)])  # the last exceeds one chunk
-def test_samples_do_not_depend_on_batch_order_or_threads(kind, shape):
+def test_samples_do_not_depend_on_batch_order_or_threads(kind: Any, shape: Any) -> None:
     image, count = image_of(shape, kind), 9
     whole = noisy(image, kind=kind, count=count)
     backwards = [noisy(image, kind=kind, first=i, count=1) for i in reversed(range(count))]
@@ -64,7 +67,7 @@ def test_samples_do_not_depend_on_batch_order_or_threads(kind, shape):
 
 @settings(deadline=None)
 @given(seed=SEEDS, sigma=st.floats(0.01, 2.0), data=st.data())
-def test_integer_noise_is_the_number_of_thresholds_not_above_the_word(seed, sigma, data):
+def test_integer_noise_is_the_number_of_thresholds_not_above_the_word(seed: Any, sigma: Any, data: Any) -> None:
     drawn = noise.words(seed, data.draw(st.integers(0, 1000)), 20, 21)
     thresholds, smallest = noise.integer_thresholds(sigma)
     expected = (thresholds[:, None, None] <= drawn).sum(axis=0) + smallest
@@ -72,7 +75,7 @@ def test_integer_noise_is_the_number_of_thresholds_not_above_the_word(seed, sigm
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.25, 1.0, 13.0])  # 13 needs 32-bit integers
-def test_integer_noise_at_the_ends_and_at_every_threshold(sigma):
+def test_integer_noise_at_the_ends_and_at_every_threshold(sigma: Any) -> None:
     thresholds, smallest = noise.integer_thresholds(sigma)
     assert np.all(thresholds[1:] >= thresholds[:-1])
     ends = np.array([0, LAST_SEED], dtype=np.uint64)
@@ -83,20 +86,20 @@ def test_integer_noise_at_the_ends_and_at_every_threshold(sigma):
     assert expected.max() == -smallest
 
 
-def test_integer_pixels_are_the_sum_times_one_float():
+def test_integer_pixels_are_the_sum_times_one_float() -> None:
     image = image_of((3, 4, 5), "integer")
     steps = noise.integer(noise.words(7, 0, 5, image.size), 0.25).reshape(5, 3, 4, 5)
     expected = (image.astype(np.int64) + steps).astype(np.float32) * np.float32(1 / 255)
     assert np.array_equal(noisy(image), expected)
 
 
-def test_continuous_pixels_are_the_image_plus_scaled_normals():
+def test_continuous_pixels_are_the_image_plus_scaled_normals() -> None:
     image = image_of((3, 4, 5), "continuous")
     z = noise.continuous(noise.words(7, 0, 5, image.size)).reshape(5, 3, 4, 5)
     assert np.array_equal(noisy(image, kind="continuous"), image + (0.25 * z).astype(np.float32))
 
 
-def test_continuous_noise_is_symmetric_and_finite_at_the_ends():
+def test_continuous_noise_is_symmetric_and_finite_at_the_ends() -> None:
     ends = noise.continuous(np.array([0, 2**63 - 1, 2**63, LAST_SEED], dtype=np.uint64))
     assert ends[0] == pytest.approx(-9.2, abs=0.1)
     assert ends[3] == pytest.approx(0.0, abs=1e-15)
@@ -105,7 +108,7 @@ def test_continuous_noise_is_symmetric_and_finite_at_the_ends():
     assert np.array_equal(noise.continuous(drawn), -noise.continuous(drawn ^ np.uint64(2**63)))
 
 
-def test_continuous_noise_is_normal():
+def test_continuous_noise_is_normal() -> None:
     z = noise.continuous(noise.words(11, 0, 200, 1001)).ravel()
     assert stats.kstest(z, "norm").pvalue > 1e-3
     pixels = z.reshape(200, 1001)
@@ -114,7 +117,7 @@ def test_continuous_noise_is_normal():
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.25])
-def test_integer_noise_is_the_rounded_normal(sigma):
+def test_integer_noise_is_the_rounded_normal(sigma: Any) -> None:
     steps = noise.integer(noise.words(13, 0, 200, 1001), sigma).ravel()
     reach = int(2.5 * 255 * sigma)
     inner = np.arange(-reach, reach + 1)
@@ -126,7 +129,7 @@ def test_integer_noise_is_the_rounded_normal(sigma):
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.25, 1.0])
-def test_thresholds_and_their_error_budget_against_exact_arithmetic(sigma):
+def test_thresholds_and_their_error_budget_against_exact_arithmetic(sigma: Any) -> None:
     """The promised total variation covers the distance to the exact rounded Gaussian, computed in 60 digits."""
     thresholds, smallest = noise.integer_thresholds(sigma)
     with mpmath.workdps(60):
@@ -143,7 +146,7 @@ def test_thresholds_and_their_error_budget_against_exact_arithmetic(sigma):
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.12, 1 / 3, 1.0])
-def test_tails_are_as_exact_as_the_budget_says(sigma):
+def test_tails_are_as_exact_as_the_budget_says(sigma: Any) -> None:
     """scipy's ndtr and the rounding of its argument together stay within 2^-50 (1 + x^2)."""
     scale = 255 * sigma
     for k in np.random.default_rng(1).integers(0, int(10 * scale), 200):
@@ -154,7 +157,7 @@ def test_tails_are_as_exact_as_the_budget_says(sigma):
         assert relative <= noise._TAIL_ERROR * (1 + x * x)
 
 
-def test_derived_seeds_are_fixed_distinct_and_not_the_noise():
+def test_derived_seeds_are_fixed_distinct_and_not_the_noise() -> None:
     family = [noise.derive_seed(5, index) for index in range(2000)]
     assert family == [noise.derive_seed(5, index) for index in range(2000)]
     assert len(set(family)) == len(family)
@@ -164,5 +167,5 @@ def test_derived_seeds_are_fixed_distinct_and_not_the_noise():
     assert stats.kstest(np.array(family) / 2.0**64, "uniform").pvalue > 1e-3
 
 
-def test_fresh_seeds_differ():
+def test_fresh_seeds_differ() -> None:
     assert len({noise.fresh_seed() for _ in range(100)}) == 100

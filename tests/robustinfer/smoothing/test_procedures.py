@@ -1,6 +1,8 @@
 """Procedures: when they stop, what they say then, and how alpha is split."""
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +15,13 @@ from robustinfer.smoothing.planning import needed
 from robustinfer.smoothing.procedures import anytime, decide, fixed, looks, planned, vote
 
 TOP, TWO = Smoothing(0.5, "top-class"), Smoothing(0.5, "two-class")
-SIZES = {"classes": 3, "n0": 100, "n": 10_000, "alpha": 0.001}
+SIZES: dict[str, Any] = {"classes": 3, "n0": 100, "n": 10_000, "alpha": 0.001}
 
 
-def expected(*shares):
+def expected(*shares: Any) -> Any:
     """Draws votes exactly in these shares."""
 
-    def draw(count):
+    def draw(count: Any) -> Any:
         votes = np.floor(np.array([*shares, 0.0]) * count).astype(np.int64)
         votes[0] += count - votes.sum()
         return votes
@@ -27,17 +29,17 @@ def expected(*shares):
     return draw
 
 
-def interrupted_after(draws, draw, word="deadline"):
+def interrupted_after(draws: Any, draw: Any, word: Any = "deadline") -> Any:
     left = [draws]
 
-    def until(count):
+    def until(count: Any) -> Any:
         left[0] -= 1
         return word if left[0] < 0 else draw(count)
 
     return until
 
 
-def test_fixed_is_cohens_certify(feed):
+def test_fixed_is_cohens_certify(feed: Callable[..., Any]) -> None:
     outcome = feed(fixed(TOP, **SIZES), expected(0.9, 0.06, 0.04))
     p_lower = clopper_pearson_lower(9000, 10_000, 0.001)
     assert outcome.p_lower == p_lower
@@ -46,7 +48,7 @@ def test_fixed_is_cohens_certify(feed):
     assert list(outcome.counts) == [9000, 600, 400, 0]
 
 
-def test_the_two_class_bound_uses_the_runner_up(feed):
+def test_the_two_class_bound_uses_the_runner_up(feed: Callable[..., Any]) -> None:
     outcome = feed(fixed(TWO, **SIZES), expected(0.6, 0.1, 0.3))
     lower = clopper_pearson_lower(6000, 10_000, 0.0009)
     upper = clopper_pearson_upper(3000, 10_000, 0.0001 / 3)
@@ -55,7 +57,7 @@ def test_the_two_class_bound_uses_the_runner_up(feed):
     assert outcome.radius > feed(fixed(TOP, **SIZES), expected(0.6, 0.1, 0.3)).radius
 
 
-def test_the_two_class_bound_certifies_without_a_majority(feed):
+def test_the_two_class_bound_certifies_without_a_majority(feed: Callable[..., Any]) -> None:
     assert feed(fixed(TOP, **SIZES), expected(0.45, 0.3, 0.25)).label is None
     outcome = feed(fixed(TWO, **SIZES), expected(0.45, 0.3, 0.25))
     assert outcome.label == 0
@@ -64,7 +66,7 @@ def test_the_two_class_bound_certifies_without_a_majority(feed):
 
 @pytest.mark.parametrize("bound", ["top-class", "two-class"])
 @pytest.mark.parametrize("entries", [3, 4, 11, 1001])
-def test_no_procedure_spends_more_than_alpha(bound, entries):
+def test_no_procedure_spends_more_than_alpha(bound: Any, entries: Any) -> None:
     smoothing, alpha = Smoothing(0.5, bound), 0.001
     lower, upper = estimates.shares(smoothing, alpha, entries)
     assert lower + (entries - 1) * (upper or 0.0) <= alpha * (1 + 1e-12)
@@ -75,9 +77,11 @@ def test_no_procedure_spends_more_than_alpha(bound, entries):
     assert found.p_lower == clopper_pearson_lower(90, 100, level)
 
 
-def test_the_distance_of_the_drawn_noise_moves_both_bounds_to_the_safe_side():
+def test_the_distance_of_the_drawn_noise_moves_both_bounds_to_the_safe_side() -> None:
     votes = np.array([800, 150, 50, 0])
     plain, moved = (estimate(Smoothing(0.5, "two-class", slack), votes, 0, 0.001) for slack in (0.0, 1e-3))
+    assert moved.p_upper is not None
+    assert plain.p_upper is not None
     assert moved.p_lower == pytest.approx(plain.p_lower - 1e-3)
     assert moved.p_upper == pytest.approx(plain.p_upper + 1e-3)
     assert moved.radius < plain.radius
@@ -92,7 +96,7 @@ def test_the_distance_of_the_drawn_noise_moves_both_bounds_to_the_safe_side():
         ((0.34, 0.33, 0.33), 0.5, "out of reach", False),
     ],
 )
-def test_deciding_a_radius(feed, shares, radius, stopped, certified):
+def test_deciding_a_radius(feed: Callable[..., Any], shares: Any, radius: Any, stopped: Any, certified: Any) -> None:
     outcome = feed(decide(TOP, radius=radius, **SIZES), expected(*shares))
     assert outcome.stopped == stopped
     assert (outcome.radius >= radius) == (stopped == "certified")
@@ -102,7 +106,7 @@ def test_deciding_a_radius(feed, shares, radius, stopped, certified):
     assert outcome.looks == looks(10_000, 100).index(int(outcome.counts.sum())) + 1
 
 
-def test_a_look_has_its_share_of_alpha(feed):
+def test_a_look_has_its_share_of_alpha(feed: Callable[..., Any]) -> None:
     outcome = feed(decide(TOP, radius=0.5, **SIZES), expected(0.99, 0.01, 0.0))
     share = 0.001 / len(looks(10_000, 100))
     assert outcome.p_lower == clopper_pearson_lower(int(outcome.counts[0]), int(outcome.counts.sum()), share)
@@ -110,7 +114,7 @@ def test_a_look_has_its_share_of_alpha(feed):
 
 @pytest.mark.parametrize("draws", [0, 1, 2, 5])
 @pytest.mark.parametrize("word", ["deadline", "interrupted"])
-def test_a_deadline_gives_the_best_certificate_so_far(feed, draws, word):
+def test_a_deadline_gives_the_best_certificate_so_far(feed: Callable[..., Any], draws: Any, word: Any) -> None:
     outcome = feed(anytime(TOP, **SIZES), interrupted_after(draws, expected(0.95, 0.05, 0.0), word))
     assert outcome.stopped == word
     assert outcome.looks == max(draws - 1, 0)
@@ -118,7 +122,7 @@ def test_a_deadline_gives_the_best_certificate_so_far(feed, draws, word):
     assert (outcome.label == 0) == (draws > 1)
 
 
-def test_more_time_never_makes_the_certificate_worse(feed):
+def test_more_time_never_makes_the_certificate_worse(feed: Callable[..., Any]) -> None:
     generator = np.random.default_rng(0)
     votes = [generator.multinomial(count, (0.9, 0.1, 0.0, 0.0)) for count in np.diff([0, *looks(10_000, 32)])]
     radii = []
@@ -132,7 +136,9 @@ def test_more_time_never_makes_the_certificate_worse(feed):
 @pytest.mark.parametrize("tolerance", [0.01, 0.02, 0.05])
 @pytest.mark.parametrize("smoothing", [TOP, TWO], ids=["top-class", "two-class"])
 @pytest.mark.parametrize("p", [0.7, 0.95, 0.999])
-def test_a_planned_radius_is_within_the_tolerance(feed, smoothing, tolerance, p):
+def test_a_planned_radius_is_within_the_tolerance(
+    feed: Callable[..., Any], smoothing: Any, tolerance: Any, p: Any
+) -> None:
     shares = (p, 0.7 * (1 - p), 0.3 * (1 - p))
     whole = feed(fixed(smoothing, **SIZES), expected(*shares))
     outcome = feed(planned(smoothing, **SIZES | {"n0": 500}, tolerance=tolerance), expected(*shares))
@@ -141,12 +147,12 @@ def test_a_planned_radius_is_within_the_tolerance(feed, smoothing, tolerance, p)
     assert outcome.counts.sum() <= 10_000
 
 
-def test_a_hopeless_pilot_ends_the_work(feed):
+def test_a_hopeless_pilot_ends_the_work(feed: Callable[..., Any]) -> None:
     outcome = feed(planned(TOP, **SIZES | {"n0": 500}, tolerance=0.05), expected(0.35, 0.33, 0.32))
     assert (outcome.label, outcome.stopped, outcome.counts.sum()) == (None, "out of reach", 0)
 
 
-def test_plans_grow_with_the_demand():
+def test_plans_grow_with_the_demand() -> None:
     pilot = np.array([450, 40, 10, 0])
     sizes = [needed(TOP, pilot, 0, 100_000, 0.001, tolerance) for tolerance in (0.1, 0.05, 0.02, 0.01, 0.001)]
     assert sizes == sorted(sizes)
@@ -166,18 +172,18 @@ def test_plans_grow_with_the_demand():
         lambda: vote(classes=3, n=1000, alpha=0.001),
     ],
 )
-def test_samples_that_vote_for_no_class_are_never_a_label(feed, procedure):
-    def nothing_finite(count):
+def test_samples_that_vote_for_no_class_are_never_a_label(feed: Callable[..., Any], procedure: Any) -> None:
+    def nothing_finite(count: Any) -> Any:
         return np.array([0, 0, 0, count])
 
-    def half_finite(count):
+    def half_finite(count: Any) -> Any:
         return np.array([count - count // 2, 0, 0, count // 2])
 
     assert feed(procedure(), nothing_finite).label is None
     assert feed(procedure(), half_finite).label is None
 
 
-def test_a_vote_stops_when_the_label_is_clear(feed):
+def test_a_vote_stops_when_the_label_is_clear(feed: Callable[..., Any]) -> None:
     clear = feed(vote(classes=3, n=1000, alpha=0.001), expected(0.9, 0.1, 0.0))
     assert (clear.label, clear.stopped, clear.counts.sum()) == (0, "decided", 100)
     tie = feed(vote(classes=3, n=1000, alpha=0.001), expected(0.5, 0.5, 0.0))
@@ -185,7 +191,7 @@ def test_a_vote_stops_when_the_label_is_clear(feed):
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.52, 0.48), (0.34, 0.33, 0.33)])
-def test_votes_are_wrong_with_probability_at_most_alpha(feed, shares):
+def test_votes_are_wrong_with_probability_at_most_alpha(feed: Callable[..., Any], shares: Any) -> None:
     """PREDICT at ties and near-ties: any label but the first is wrong, at a tie every label is half wrong."""
     generator, alpha = np.random.default_rng(1), 0.05
     procedure = [vote(classes=len(shares), n=400, alpha=alpha) for _ in range(1500)]
@@ -195,23 +201,23 @@ def test_votes_are_wrong_with_probability_at_most_alpha(feed, shares):
 
 
 @pytest.mark.parametrize(("n", "start"), [(1, 100), (99, 100), (100, 100), (101, 100), (100_000, 100), (50_000, 32)])
-def test_looks_grow_and_end_at_n(n, start):
+def test_looks_grow_and_end_at_n(n: Any, start: Any) -> None:
     sizes = looks(n, start)
     assert sizes[0] == min(n, start)
     assert sizes[-1] == n
     assert all(a < b <= procedures.GROWTH * a + 1 for a, b in itertools.pairwise(sizes))
 
 
-def test_a_plan_below_one_half_follows_the_runner_up():
+def test_a_plan_below_one_half_follows_the_runner_up() -> None:
     """Two-class: p_A = 0.44 against 0.3 is worth some samples, though not all; with p_A below p_B none are."""
-    plan = {"n": 100_000, "alpha": 0.001, "tolerance": 0.05}
+    plan: dict[str, Any] = {"n": 100_000, "alpha": 0.001, "tolerance": 0.05}
     assert 0 < needed(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
     assert needed(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
     assert needed(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 49, 50, 51, 100, 1000, 10**6])
-def test_the_grid_of_a_plan_is_sorted_for_every_n(n):
+def test_the_grid_of_a_plan_is_sorted_for_every_n(n: Any) -> None:
     """Needs and radii are looked up by bisection, which means nothing on a grid that turns back."""
     table = planning._table(0.25, n, 0.001, 0.01)
     assert (np.diff(table.rates) > 0).all()

@@ -6,7 +6,9 @@ true radius lies a hair below one that the procedure can hand out, so that error
 
 import functools
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,24 +33,24 @@ class Truth:
     label: int
     radius: float
 
-    def broken_by(self, outcome):
+    def broken_by(self, outcome: Any) -> Any:
         return outcome.label is not None and (outcome.label != self.label or outcome.radius > self.radius)
 
 
-def linear(radius):
+def linear(radius: Any) -> Any:
     """A half-space at distance `radius`: p_A = Phi(radius / sigma), and the smoothed boundary is the same."""
     p = float(special.ndtr(radius / SIGMA))
     return Truth((p, 1 - p, 0.0), 0, radius)
 
 
-def spherical(distance, *, ball=2.0, dimension=4):
+def spherical(distance: Any, *, ball: Any = 2.0, dimension: Any = 4) -> Any:
     """Class 0 inside a ball; the image at `distance` from its centre. The worst direction is radial.
 
     |x + e|^2 / sigma^2 is noncentral chi-square, so the smoothed classifier is a ball, too, and its radius is where
     that probability is 1/2.
     """
 
-    def inside(at):
+    def inside(at: Any) -> Any:
         return float(stats.ncx2.cdf((ball / SIGMA) ** 2, dimension, (at / SIGMA) ** 2))
 
     border = optimize.brentq(lambda at: inside(at) - 0.5, 1e-9, ball + 5, xtol=1e-14)
@@ -56,14 +58,14 @@ def spherical(distance, *, ball=2.0, dimension=4):
     return Truth((p, 1 - p, 0.0), 0 if distance < border else 1, abs(border - distance))
 
 
-def multiclass(*probabilities):
+def multiclass(*probabilities: Any) -> Any:
     """Any probabilities of several classes: Theorem 1 of Cohen et al. is tight, so this is the radius of some f."""
     first, second = np.argsort(probabilities)[::-1][:2]
     radius = SIGMA / 2 * (special.ndtri(probabilities[first]) - special.ndtri(probabilities[second]))
     return Truth((*probabilities, 0.0), int(first), float(radius) - HAIR)
 
 
-def hard(smoothing, top, n, share, same_sample=False):
+def hard(smoothing: Any, top: Any, n: Any, share: Any, same_sample: Any = False) -> Any:
     """The half-space whose true radius lies a hair below what `top` of n votes prove."""
     bound = estimates.estimate_same_sample if same_sample else estimates.estimate
     found = bound(smoothing, np.array([top, n - top, 0]), 0, share)
@@ -75,7 +77,7 @@ N, N0 = 200, 20
 LOOKS = procedures.looks(N, 40)
 SHARE = ALPHA / len(LOOKS)
 
-MODES = {
+MODES: dict[str, Callable[[], Any]] = {
     "fixed": lambda: fixed(TOP, classes=2, n0=N0, n=N, alpha=ALPHA),
     "fixed, two-class": lambda: fixed(TWO, classes=2, n0=N0, n=N, alpha=ALPHA),
     "same-sample": lambda: fixed(TOP, classes=2, n0=0, n=N, alpha=ALPHA),
@@ -88,7 +90,7 @@ MODES = {
     "deadline, two-class": lambda: anytime(TWO, classes=2, n0=N0, n=N, alpha=ALPHA, start=40),
 }
 
-CLASSIFIERS = {
+CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "linear, a hair below 120 of 200": lambda: hard(TOP, 120, N, ALPHA),
     "linear, a hair below 170 of 200": lambda: hard(TOP, 170, N, ALPHA),
     "linear, two-class, a hair below 170 of 200": lambda: hard(TWO, 170, N, ALPHA),
@@ -108,17 +110,17 @@ RANDOM = {
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds are pure functions of few different counts: remembered, 20,000 certificates take seconds."""
     for name in ("estimate", "estimate_same_sample", "optimistic_radius", "needed"):
         monkeypatch.setattr(procedures, name, _remembering(getattr(procedures, name)))
 
 
-def _remembering(function):
+def _remembering(function: Any) -> Any:
     known = {}
 
     @functools.wraps(function)
-    def look_up(smoothing, counts, *rest):
+    def look_up(smoothing: Any, counts: Any, *rest: Any) -> Any:
         key = (smoothing, counts.tobytes(), *rest)
         if key not in known:
             known[key] = function(smoothing, counts, *rest)
@@ -127,20 +129,22 @@ def _remembering(function):
     return look_up
 
 
-def false_certificates(procedure, truth, feed, *, certificates=CERTIFICATES, seed=0):
+def false_certificates(
+    procedure: Any, truth: Any, feed: Callable[..., Any], *, certificates: Any = CERTIFICATES, seed: Any = 0
+) -> Any:
     generator = np.random.default_rng(seed)
     draw = functools.partial(generator.multinomial, pvals=truth.probabilities)
     return sum(truth.broken_by(feed(procedure(), draw)) for _ in range(certificates))
 
 
-def assert_at_most_alpha(false, certificates=CERTIFICATES, alpha=ALPHA):
+def assert_at_most_alpha(false: Any, certificates: Any = CERTIFICATES, alpha: Any = ALPHA) -> None:
     """One-sided binomial test: refuted only if so many would be a wonder (1 in 10,000) at a rate of alpha."""
     test = stats.binomtest(false, certificates, alpha, alternative="greater")
     assert test.pvalue > 1e-4, f"{false} of {certificates} certificates are wrong, at alpha = {alpha}"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_false_certificates_are_at_most_alpha(mode, quick, feed):
+def test_false_certificates_are_at_most_alpha(mode: Any, quick: Any, feed: Callable[..., Any]) -> None:
     """20,000 certificates of each mode, spread over the classifiers; and each classifier alone keeps to alpha."""
     share, total = CERTIFICATES // len(CLASSIFIERS), 0
     for seed, classifier in enumerate(CLASSIFIERS.values()):
@@ -158,7 +162,7 @@ HARDEST = {
 
 
 @pytest.mark.parametrize("mode", HARDEST)
-def test_the_hardest_classifier_of_a_mode(mode, quick, feed):
+def test_the_hardest_classifier_of_a_mode(mode: Any, quick: Any, feed: Callable[..., Any]) -> None:
     """20,000 certificates where errors are likeliest: at most alpha, and more than a share of alpha, so it is hard."""
     classifier, at_least = HARDEST[mode]
     false = false_certificates(MODES[mode], CLASSIFIERS[classifier](), feed)
@@ -167,10 +171,10 @@ def test_the_hardest_classifier_of_a_mode(mode, quick, feed):
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_false_certificates_of_random_classifiers(name, feed):
+def test_false_certificates_of_random_classifiers(name: Any, feed: Callable[..., Any]) -> None:
     """Several classes, also without a majority: only the two-class bound certifies there."""
     truth, total = RANDOM[name], 0
-    sizes = {"classes": len(truth.probabilities) - 1, "n": N, "alpha": ALPHA}
+    sizes: dict[str, Any] = {"classes": len(truth.probabilities) - 1, "n": N, "alpha": ALPHA}
     modes = [
         lambda: fixed(TWO, n0=N0, **sizes),
         lambda: fixed(TWO, n0=0, **sizes),
@@ -184,17 +188,17 @@ def test_false_certificates_of_random_classifiers(name, feed):
     assert_at_most_alpha(total, 500 * len(modes))
 
 
-def test_a_clock_in_the_hands_of_an_adversary_does_not_help(quick, feed):
+def test_a_clock_in_the_hands_of_an_adversary_does_not_help(quick: Any, feed: Callable[..., Any]) -> None:
     """The deadline falls the moment the certificate is wrong: the worst stopping rule there is."""
     truth = hard(TOP, 100, LOOKS[4], SHARE)
     generator, false, certificates = np.random.default_rng(1), 0, CERTIFICATES // 4
     for _ in range(certificates):
         counts, selected = np.zeros(3, dtype=np.int64), False
 
-        def draw(wanted, counts=counts):
+        def draw(wanted: Any, counts: Any = counts) -> Any:
             nonlocal selected
             if selected and counts.sum():
-                found = procedures.estimate(TOP, counts, 0, SHARE)
+                found = procedures.estimate(TOP, counts, 0, SHARE)  # type: ignore[attr-defined]
                 if round_radius_down(found.radius) > truth.radius:
                     return "deadline"
             votes = generator.multinomial(wanted, truth.probabilities)
@@ -209,7 +213,7 @@ def test_a_clock_in_the_hands_of_an_adversary_does_not_help(quick, feed):
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 @pytest.mark.parametrize("bound", ["top-class", "two-class"])
-def test_same_sample_errors_summed_exactly(bound, classes):
+def test_same_sample_errors_summed_exactly(bound: Any, classes: Any) -> None:
     """Every outcome of n = 14 votes, with its probability: no sampling error, at 60 distributions."""
     smoothing, n = Smoothing(SIGMA, bound), 14
     votes = [c for c in itertools.product(range(n + 1), repeat=classes) if sum(c) == n]
@@ -223,7 +227,7 @@ def test_same_sample_errors_summed_exactly(bound, classes):
             assert mass <= ALPHA
 
 
-def feed_once(procedure, votes):
+def feed_once(procedure: Any, votes: Any) -> Any:
     next(procedure)
     try:
         procedure.send(np.array(votes, dtype=np.int64))
@@ -239,9 +243,11 @@ def feed_once(procedure, votes):
         ("full alpha at every look", "radius", "linear, a hair below the radius that is asked for"),
     ],
 )
-def test_an_unsound_budget_would_be_caught(unsound, mode, classifier, quick, feed, monkeypatch):
+def test_an_unsound_budget_would_be_caught(
+    unsound: Any, mode: Any, classifier: Any, quick: Any, feed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tests above can fail: well-known mistakes are refuted by them."""
-    full = procedures.estimate
+    full = procedures.estimate  # type: ignore[attr-defined]
     factor = {"same-sample": 1, "radius": len(LOOKS)}[mode]
     monkeypatch.setattr(procedures, "estimate_same_sample", full)
     monkeypatch.setattr(procedures, "estimate", lambda s, counts, top, level: full(s, counts, top, factor * level))

@@ -118,6 +118,7 @@ def test_rho_never_exceeds_the_true_radius_of_half_spaces(seed: int) -> None:
     labels = (margins > 0).astype(int)
     combined = combine([Ballot(*one) for one in zip(weights, labels.tolist(), np.abs(margins), strict=True)])
     assume(combined.label is not None)
+    assert combined.label is not None
     truth = true_radius(normals, margins, weights, combined.label)
     assert combined.radius <= truth + 1e-9
 
@@ -365,7 +366,7 @@ def test_a_union_bound_is_needed(feed: Feed) -> None:
         for one in ones:
             counts = np.array([[200 - one, one, 0], [200 - one, one, 0]])
             procedure = fixed_by_members(Smoothing(1.0, "top-class"), single, n0=1, n=200, alpha=alpha)
-            found.append(feed(procedure, lambda count, c=counts: c if count == 200 else np.array([[0, 1, 0]] * 2)))
+            found.append(feed(procedure, lambda count, c=counts: c if count == 200 else np.array([[0, 1, 0]] * 2)))  # type: ignore[misc]
         cast = [Ballot(1.0, one.label, one.radius) for one in found]
         errors += max(ballot.radius for ballot in cast) > truth
     assert errors > 1.5 * alpha * repeats

@@ -58,7 +58,6 @@ def environment_of_the_image() -> dict[str, str]:
 
 
 @pytest.mark.server
-@pytest.mark.xdist_group("server")
 def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: Path) -> None:
     """Entry point and health check in the image's environment, with other ports and a temporary folder of its own."""
     entry = json.loads(values("ENTRYPOINT")[0])

@@ -47,7 +47,6 @@ def validated(schema: str, document: Any) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.xdist_group("server")
 def test_answers_are_as_the_document_says(server: Server, image: Any) -> None:
     pixels = image.tolist()
     tensor = {"name": "image", "shape": [1, 8, 8], "datatype": "UINT8", "data": image.reshape(-1).tolist()}
@@ -118,7 +117,6 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.timeout(1500)
-@pytest.mark.xdist_group("server")
 def test_two_thousand_strange_requests(target: Server) -> None:
     import schemathesis
 
@@ -129,7 +127,7 @@ def test_two_thousand_strange_requests(target: Server) -> None:
         before = memory(target)
         schema = schemathesis.openapi.from_dict(DOCUMENT)
         for result in schema.get_all_operations():
-            ask_operation(http, result.ok(), tally)
+            ask_operation(http, result.ok(), tally)  # type: ignore[union-attr]
         ask_damaged(http, tally, examples=800)
         ask_headers(http, tally)
         assert http.post("/predictions/tiny", json={"image": [[9] * 8] * 8, "n": 500}).status_code == 200
@@ -189,7 +187,7 @@ def ask_headers(http: httpx.Client, tally: Tally) -> None:
     names = ["url_path", "explain", "describe", "ts_stream_next", "ts_request_sequence_id", "X-Request-Id", "body"]
     for name in names:
         for value in ("True", "../../x", "é".encode(), b"\xff\xfe", "{}", "[METRICS]x.y:1|#a:b|#type:COUNTER"):
-            response = http.post("/predictions/tiny", content=good, headers={name: value})
+            response = http.post("/predictions/tiny", content=good, headers={name: value})  # type: ignore[arg-type]
             tally.add(response.status_code, (name, value))
     for name in ("body", "image\r\n", "é", "a" * 5000, "[METRICS]", "__proto__"):
         response = http.post("/predictions/tiny", files={name: ("x", b"\x89PNG", "image/png")})

@@ -17,7 +17,7 @@ from robustinfer import Certificate, Predictor
 
 from ..conftest import TOKEN, Server, eventually
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
+pytestmark = pytest.mark.server
 
 Array = np.ndarray[Any, Any]
 SETTINGS = {"n": 2000, "seed": 7}
@@ -37,7 +37,7 @@ def npy(image: Array) -> bytes:
 
 def same(found: dict[str, Any], expected: Certificate) -> bool:
     """Equal in everything but the time it took."""
-    return found | {"seconds": 0} == json.loads(json.dumps(expected.to_json())) | {"seconds": 0}
+    return bool(found | {"seconds": 0} == json.loads(json.dumps(expected.to_json())) | {"seconds": 0})
 
 
 @pytest.mark.parametrize("form", ["png", "npy", "json", "json-base64", "form", "form-data", "query", "put"])
@@ -180,7 +180,7 @@ def test_the_management_interface_is_not_on_the_network(server: Server) -> None:
             assert http.request(method, address).status_code in (404, 405)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "urlencoded": ({"data": {"image": "1"}}, 415, "unsupported_body"),
     "noise": ({"content": b"\x00\x01\x02"}, 415, "unsupported_body"),
     "empty form": ({"files": {"other": b"x"}}, 400, "unknown_field"),
@@ -246,7 +246,7 @@ def test_metrics_are_histograms_per_model(server: Server, image: Array) -> None:
         http.post("/predictions/tiny", content=b"nothing")
     last = 'robust_errors_total{model="tiny",code="unsupported_body"'
     # TorchServe reads what a worker prints in a thread of its own, which may be later than the answer.
-    eventually(lambda: last in httpx.get(server.metrics, timeout=10).text, seconds=20)
+    eventually(lambda: last in httpx.get(server.metrics, timeout=10).text)
     text = httpx.get(server.metrics, timeout=10).text
     for name in ("robust_latency_seconds", "robust_samples_used_10k", "robust_radius"):
         assert f'{name}_bucket{{model="tiny"' in text
@@ -263,7 +263,7 @@ def test_logs_are_json_with_ids_and_without_secrets(server: Server, image: Array
         records = [json.loads(line) for line in complete.splitlines() if line.startswith("{")]
         return [record for record in records if record.get("request_id") == response.headers["x-request-id"]]
 
-    eventually(lambda: bool(mine()), seconds=20)  # the line may be written later than the answer is sent
+    eventually(lambda: bool(mine()))  # the line may be written later than the answer is sent
     (record,) = mine()
     assert record["status"] == 200
     assert record["digest"].startswith("sha256:")

@@ -65,7 +65,7 @@ def test_pgd_reaches_the_optimum_of_a_linear_model(linear: nn.Module, norm: str,
         step=1.3 * delta / 7,
         draws=None,
     )
-    head = linear[1]
+    head = linear[1]  # type: ignore[index]
     assert isinstance(head, nn.Linear)
     direction = (head.weight[1] - head.weight[0]).detach().view(1, 1, 6, 6)
     best = direction.sign() if norm == "linf" else direction / direction.norm()
@@ -94,7 +94,7 @@ def test_n_fgsm_adds_one_step_to_wide_noise(linear: nn.Module) -> None:
 
     x = n_fgsm(loss, image, delta=0.1, draws=Draws(2))
     noise = Draws(2).uniform(image.shape) * 0.4 - 0.2
-    head = linear[1]
+    head = linear[1]  # type: ignore[index]
     assert isinstance(head, nn.Linear)
     sign = (head.weight[1] - head.weight[0]).detach().view(1, 1, 6, 6).sign()
     torch.testing.assert_close(x, image + noise + 0.1 * sign, atol=1e-6, rtol=0)
@@ -102,14 +102,14 @@ def test_n_fgsm_adds_one_step_to_wide_noise(linear: nn.Module) -> None:
 
 def test_frozen_gives_no_gradients_and_restores_the_network() -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    network[0].bias.requires_grad_(False)  # type: ignore[union-attr]
+    network[0].bias.requires_grad_(False)
     before = [parameter.requires_grad for parameter in network.parameters()]
     network.train()
     with frozen(network):
         assert not network.training
         assert not any(parameter.requires_grad for parameter in network.parameters())
     assert network.training
-    assert [parameter.requires_grad for parameter in network.parameters()] == before
+    assert [parameter.requires_grad for parameter in network.parameters()] == before  # type: ignore[unreachable]
 
 
 @pytest.mark.parametrize(("norm", "delta"), [("linf", 0.15), ("l2", 1.0)])
@@ -131,7 +131,7 @@ def test_pgd_is_at_least_as_strong_as_foolbox(norm: str, delta: float) -> None:
 
     ours = pgd(loss, image, ball=ball(norm, delta), steps=steps, step=2 * delta / steps, draws=Draws(1))
     kind = foolbox.attacks.LinfPGD if norm == "linf" else foolbox.attacks.L2PGD
-    model = foolbox.PyTorchModel(member, bounds=(0, 1), device="cpu")
+    model = foolbox.PyTorchModel(member, bounds=(0, 1), device="cpu")  # type: ignore[attr-defined]
     torch.manual_seed(0)
     attack = kind(abs_stepsize=2 * delta / steps, steps=steps, random_start=True)
     # The criterion that nothing satisfies makes foolbox return its last point for every image.

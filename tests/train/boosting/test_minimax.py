@@ -53,7 +53,9 @@ class Problem:
         checker = LinearChecker("l2", DELTA)
         self.reached = [checker.reached(member, self.image, self.labels) for member in self.members]
         self.pairs = form == "pairs"
-        self.support = incorrect_pairs(self.labels, CLASSES) if self.pairs else torch.ones(len(self.labels), dtype=bool)
+        self.support = (
+            incorrect_pairs(self.labels, CLASSES) if self.pairs else torch.ones(len(self.labels), dtype=torch.bool)
+        )
         loss = robust_loss if self.pairs else ova_loss
         self.losses = [loss(reached, self.labels) for reached in self.reached]
 
@@ -79,7 +81,7 @@ class Problem:
             b_eq=[1.0],
             bounds=[(0, None)] * members + [(None, None)],
         )
-        return float(-solved.fun)
+        return float(-solved.fun)  # type: ignore[operator]
 
     def exact_weak_learner(self, distribution: Tensor) -> int:
         """The member with the smallest error under D: by the minimax theorem, its edge is at least the value."""

@@ -8,16 +8,16 @@ import pytest
 import torch
 from robust.train.machine.memory import keep_freed_memory
 
-# Frees and takes 64 MB forty times: page faults are counted by the system, so this is exact where timing is not. The
+# Frees and takes 64 MB 25 times: page faults are counted by the system, so this is exact where timing is not. The
 # first few may find that a small object has moved into the gap and take a new place: they are not counted.
 _PROGRAM = """
 import resource, sys, torch
 from robust.train.machine.memory import keep_freed_memory
 told = sys.argv[1] == "keep" and keep_freed_memory(torch.device("cpu"))
-for _ in range(20):
+for _ in range(10):
     torch.ones(16_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(40):
+for _ in range(25):
     torch.ones(16_000_000)
 print(told, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """

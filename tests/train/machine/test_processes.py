@@ -12,6 +12,7 @@ import pytest
 import torch
 from robust.train import Recipe, Run, train
 from robust.train.machine.processes import Processes
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from robustinfer.errors import DeviceError, SettingError
 
@@ -37,7 +38,7 @@ class Pair:
     """
 
     def __init__(self, *command: str, clocks: tuple[float, float] = (1.0, 1.0)) -> None:
-        self.store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port)}
         place |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         self.processes = [
@@ -145,7 +146,7 @@ def test_torchrun_ends_when_one_of_its_processes_is_killed(tiny: Recipe, tmp_pat
 @pytest.mark.slow
 @pytest.mark.representative
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("previous", ["clean", "exact"])
+@pytest.mark.parametrize("previous", ["clean", pytest.param("exact", marks=pytest.mark.representative)])
 def test_two_gloo_processes_equal_one(tiny: Recipe, tmp_path: Path, previous: str) -> None:
     recipe = tiny.replace(previous=previous, epochs=2, select="last")
     file = tmp_path / "tiny.toml"

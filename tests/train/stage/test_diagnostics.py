@@ -89,7 +89,7 @@ def test_the_guard_goes_back_and_takes_two_steps(tiny: Recipe, tmp_path: Path, m
 
     trainers: list[StageTrainer] = []
     prepare = StageTrainer._prepare
-    monkeypatch.setattr(StageTrainer, "_prepare", lambda self: (trainers.append(self), prepare(self))[1])
+    monkeypatch.setattr(StageTrainer, "_prepare", lambda self: (trainers.append(self), prepare(self))[1])  # type: ignore[func-returns-value]
     monkeypatch.setattr(StageTrainer, "accuracy", accuracy)
     run = train(recipe, tmp_path / "run", device="cpu", watcher=Watcher())
     assert "catastrophic-overfitting" in warnings

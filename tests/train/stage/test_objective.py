@@ -7,8 +7,10 @@ import pytest
 import torch
 from robust.train import Ensemble, Recipe
 from robust.train.attacks.accuracy import PgdAttack
+from robust.train.attacks.losses import consistency_loss, example_loss
+from robust.train.data.batches import Batch
 from robust.train.machine.randomness import Draws
-from robust.train.stage.objective import Batch, Objective, StageModel, consistency_loss, example_loss
+from robust.train.stage.objective import Objective, StageModel
 from scipy.special import entr, rel_entr
 from torch import Tensor, nn
 from torch.nn import functional

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from robust.train import Recipe, train
+from robust.train.data.batches import Batch
 from robust.train.data.datasets import load_data
 from robust.train.machine.processes import Processes
-from robust.train.stage.objective import Batch
 from robust.train.stage.perturbations import Perturbations, check_perturbations
 from robust.train.stage.trainer import StageTrainer
 
@@ -79,7 +79,7 @@ def test_training_moves_every_image_it_sees_and_stays_in_the_ball(
     kept: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainers: list[StageTrainer] = []
-    monkeypatch.setattr(StageTrainer, "facts", lambda self: trainers.append(self) or {})
+    monkeypatch.setattr(StageTrainer, "facts", lambda self: trainers.append(self) or {})  # type: ignore[func-returns-value]
     train(kept, tmp_path / "run", device="cpu")
     assert [trainer.number for trainer in trainers] == [1, 2]
     for trainer in trainers:
@@ -95,12 +95,13 @@ def test_a_resumed_training_is_the_uninterrupted_one(
 ) -> None:
     recipe = kept.replace(epochs=2, stages=1, checkpoint_seconds=0.0)
     whole = train(recipe, tmp_path / "whole", device="cpu")
-    update, calls = StageTrainer.update, []
+    calls: list[int] = []
+    update = StageTrainer.update
 
     def killed(self: StageTrainer) -> torch.Tensor:
         if len(calls) == stop:
             raise KeyboardInterrupt
-        calls.append(None)
+        calls.append(None)  # type: ignore[arg-type]
         return update(self)
 
     monkeypatch.setattr(StageTrainer, "update", killed)
