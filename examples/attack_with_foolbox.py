@@ -15,9 +15,10 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import foolbox
 import numpy as np
 import torch
+from foolbox.attacks.projected_gradient_descent import L2ProjectedGradientDescentAttack
+from foolbox.models.pytorch import PyTorchModel
 from robust.export import export_run
 from torch import Tensor, nn
 
@@ -37,12 +38,13 @@ class MeanProbabilities(nn.Module):
         noise = self.get_buffer("noise")
         noisy = (images[:, None] + noise[None]).flatten(0, 1)
         probabilities = self.scores(noisy).softmax(dim=1).unflatten(0, (len(images), len(noise))).mean(dim=1)
-        return probabilities.clamp_min(1e-12).log()
+        log: Tensor = probabilities.clamp_min(1e-12).log()
+        return log
 
 
-def attacked(model: foolbox.PyTorchModel, images: Tensor, labels: Tensor, lengths: list[float]) -> list[np.ndarray]:
+def attacked(model: PyTorchModel, images: Tensor, labels: Tensor, lengths: list[float]) -> list[np.ndarray]:
     """Each image after foolbox's l2 attack with its own length."""
-    attack = foolbox.attacks.L2ProjectedGradientDescentAttack(steps=20)
+    attack = L2ProjectedGradientDescentAttack(steps=20)
     changed = []
     for image, label, length in zip(images, labels, lengths, strict=True):
         _, clipped, _ = attack(model, image[None], label[None], epsilons=length)
@@ -65,7 +67,7 @@ def main() -> None:
         path = Path(folder) / "model.pt"
         export_run(arguments.run, path)
         predictor = Predictor.load(path)
-        module = torch.jit.load(str(path)).eval()
+        module = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
 
     card = predictor.card
     assert card.sigma is not None, "the run was not trained for smoothing"
@@ -77,7 +79,7 @@ def main() -> None:
         if not certificate.abstained:
             certified.append((image, certificate))
     smoothed = MeanProbabilities(module, card.sigma, card.input.shape)
-    model = foolbox.PyTorchModel(smoothed.eval(), bounds=(0, 1), device="cpu")
+    model = PyTorchModel(smoothed.eval(), bounds=(0, 1), device="cpu")
     images = torch.from_numpy(np.stack([image for image, _ in certified]))
     labels = torch.tensor([certificate.label for _, certificate in certified])
 

@@ -225,7 +225,8 @@ def forked(task: Callable[[], None], log: Path, kill_after: float | None = None)
 
 def one_round(job: Job, folder: Path, reference: dict[str, Any], seconds: float, moments: random.Random) -> int:
     """Kill until a process reaches the end, and compare; the number of processes that were killed."""
-    kills, before = 0, {}
+    kills = 0
+    before: dict[str, Any] = {}
     log = folder / "log"
     while True:
         last = kills >= MOST_KILLS
@@ -317,5 +318,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert StageTrainer  # imported before the fork
+    assert StageTrainer is not None  # imported before the fork
     main()

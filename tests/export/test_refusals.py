@@ -182,7 +182,7 @@ def test_a_run_without_stages(tmp_path: Path, run: Run) -> None:
 
 
 def test_no_run_at_all_and_too_many_stages(tmp_path: Path, run: Run) -> None:
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         export_run(tmp_path / "nothing", tmp_path / "model.pt")
     with pytest.raises(RunError, match="2 finished stages"):
         export_run(run, tmp_path / "model.pt", stages=3)
