@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def test_a_row_that_was_trained_anew_keeps_nothing_of_the_old_one(table: Any) ->
     assert table.rows["0.5/0/boosted"]["n=2"] == {"acr": 0.2}
 
 
-def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monkeypatch, linear_model):
+def test_a_row_whose_file_is_kept_is_certified_without_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linear_model: Callable[..., Path]
+) -> None:
     monkeypatch.syspath_prepend(FOLDER.parent)
     from benchmarks.lib import certified
     from benchmarks.lib.experiments import Row
@@ -109,7 +112,7 @@ def test_a_row_whose_file_is_kept_is_certified_without_a_training(tmp_path, monk
 
 @pytest.mark.slow
 @pytest.mark.representative
-def test_a_killed_training_resumes_and_counts_what_it_had_cost(tmp_path, monkeypatch):
+def test_a_killed_training_resumes_and_counts_what_it_had_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FOLDER.parent)
     from benchmarks.lib.experiments import trained
 

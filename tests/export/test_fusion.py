@@ -65,7 +65,7 @@ class _Standardised(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         mean, std = self.weight.mean(dim=(1, 2, 3), keepdim=True), self.weight.std(dim=(1, 2, 3), keepdim=True)
-        return self._conv_forward(input, (self.weight - mean) / (std + 1e-5), self.bias)
+        return self._conv_forward(input, (self.weight - mean) / (std + 1e-5), self.bias)  # type: ignore[no-any-return]
 
 
 class _Scaled(nn.Linear):
@@ -91,11 +91,11 @@ class _Own(nn.Module):
         self.linear, self.second = linear, nn.BatchNorm1d(3)
         for layer in (self.first, self.second):
             for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
-                tensor.data.uniform_(0.5, 1.5)
+                tensor.data.uniform_(0.5, 1.5)  # type: ignore[operator]
 
     def forward(self, image: Tensor) -> Tensor:
         hidden = torch.relu(self.first(self.convolution(image)))
-        return self.second(self.linear(hidden.flatten(1)))
+        return self.second(self.linear(hidden.flatten(1)))  # type: ignore[no-any-return]
 
 
 def _spectral(layer: nn.Module) -> nn.Module:
@@ -127,8 +127,8 @@ def test_layers_of_the_user_s_own_are_left_as_they_are(change: str, left: int) -
     linear = (_Scaled if change == "scaled linear" else nn.Linear)(4 * 3 * 5, 3)
     normalisation = (_Doubled if change == "doubled normalisation" else nn.BatchNorm2d)(4)
     wrap = {"spectral convolution": _spectral, "hook": _hooked, "weight norm": nn.utils.parametrizations.weight_norm}
-    convolution = wrap.get(change, lambda layer: layer)(convolution)
-    linear = _spectral(linear) if change == "spectral linear" else linear
+    convolution = wrap.get(change, lambda layer: layer)(convolution)  # type: ignore[operator]
+    linear = _spectral(linear) if change == "spectral linear" else linear  # type: ignore[assignment]
     member = _Own(convolution, linear, normalisation).eval()
     ensemble = Ensemble([member, member], [1.0, 0.5]).freeze()
     fused = fuse(ensemble, SPEC)

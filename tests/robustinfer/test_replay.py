@@ -95,7 +95,7 @@ def test_a_tampered_certificate_is_seen(predictor: Any, certificate: Any, field:
     assert re.search(reason, replay.reason)
 
 
-def test_a_smaller_radius_is_not_the_certificate_either(predictor, certificate):
+def test_a_smaller_radius_is_not_the_certificate_either(predictor: Any, certificate: Any) -> None:
     replay = predictor.verify(dataclasses.replace(certificate, radius=certificate.radius - 0.01), IMAGE)
     assert (replay.ok, replay.flips) == (False, 0)
 

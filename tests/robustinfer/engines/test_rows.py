@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def network(kind: str) -> nn.Module:
         "instance norm": [nn.InstanceNorm2d(4)],
         "group norm": [nn.GroupNorm(2, 4)],
     }[kind]
-    return nn.Sequential(nn.Conv2d(3, 4, 3), *layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
+    return nn.Sequential(nn.Conv2d(3, 4, 3), *layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()  # type: ignore[misc]
 
 
 def write(module: nn.Module, path: Path, card: Card = CARD) -> Path:
@@ -58,7 +59,7 @@ def write(module: nn.Module, path: Path, card: Card = CARD) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own
         if path.suffix == ".pt":
-            traced = torch.jit.trace(module, example)
+            traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
             torch.jit.save(traced, str(path), _extra_files={f"{CARD_KEY}.json": card.dumps()})
         elif path.suffix == ".pt2":
             program = torch.export.export(module, example, dynamic_shapes=({0: batch},))
@@ -165,7 +166,7 @@ def pair_only(images: np.ndarray) -> np.ndarray:
         (lambda images: means(images)[:, 0], "Expected scores of shape"),
     ],
 )
-def test_every_way_to_depend_on_neighbours_is_seen(function, reason) -> None:
+def test_every_way_to_depend_on_neighbours_is_seen(function: Any, reason: Any) -> None:
     with pytest.raises(BatchError, match=reason):
         check_rows(Rows(function), SHAPE)
 
@@ -181,6 +182,6 @@ def test_every_way_to_depend_on_neighbours_is_seen(function, reason) -> None:
         lambda images: means(images) * (1 + 1e-5 * len(images)),
     ],
 )
-def test_rounding_and_broken_scores_are_left_alone(function) -> None:
+def test_rounding_and_broken_scores_are_left_alone(function: Any) -> None:
     with np.errstate(divide="ignore", invalid="ignore"):
         check_rows(Rows(function), SHAPE)

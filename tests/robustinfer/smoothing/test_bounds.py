@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -165,13 +166,13 @@ def test_a_radius_of_few_digits_is_shown_as_it_is() -> None:
 
 
 @given(st.integers(0, 10**7), st.integers(1, 10**6))
-def test_the_l_inf_radius_is_the_largest_of_six_digits_that_the_l2_radius_proves(steps, size):
+def test_the_l_inf_radius_is_the_largest_of_six_digits_that_the_l2_radius_proves(steps: Any, size: Any) -> None:
     radius = steps / 10**6
     found = bounds.radius_linf(radius, size)
     assert Fraction(found) ** 2 * size <= Fraction(radius) ** 2
     assert (Fraction(found) + Fraction(1, 10**6) + Fraction(1, 10**12)) ** 2 * size > Fraction(radius) ** 2
 
 
-def test_the_l_inf_radius_by_hand():
+def test_the_l_inf_radius_by_hand() -> None:
     assert bounds.radius_linf(0.5, 784) == 0.017857  # 0.5 / 28
     assert (bounds.radius_linf(0.75, 9), bounds.radius_linf(0.0, 4), bounds.radius_linf(0.3, 1)) == (0.25, 0.0, 0.3)
