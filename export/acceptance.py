@@ -133,13 +133,13 @@ def accept(
 
 
 def _noisy(images: Images, sigma: float, samples: int) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
-    """Noisy copies in batches, with the number of the image and of the first sample; about the same share an image."""
+    """Noisy copies in batches, about as many of each image, with the number of the image and of the first sample."""
     count = len(images.pixels)
     for index, image in enumerate(images.pixels):
         share = samples // count + (index < samples % count)
         for first in range(0, share, _BATCH):
             noisy = np.empty((min(_BATCH, share - first), *image.shape), dtype=np.float32)
-            # The images share no noise: sample numbers go on from one to the next.
+            # The images share no noise: sample numbers continue from one to the next.
             start = index * samples + first
             add_noise(image, kind="integer", sigma=sigma, seed=_SEED, first=start, out=noisy)
             yield index, first, noisy
@@ -174,7 +174,7 @@ class _Comparison:
         members = (len(self.card.members),) if self.card.kind == "votes" else ()
         if expected.shape != (len(batch), *members, classes) or found.shape != expected.shape:
             raise ExportError(
-                f"Expected {classes} scores an image, one for each class; the ensemble gives {expected.shape[1:]} "
+                f"Expected {classes} scores per image, one for each class; the ensemble gives {expected.shape[1:]} "
                 f"and the file {found.shape[1:]}: classes and outputs do not match."
             )
         if not np.isfinite(expected).all():
@@ -190,7 +190,7 @@ class _Comparison:
             )
             self.difference = worst
         self.largest = max(self.largest, float(np.abs(expected).max(initial=0.0)))
-        changed = found.argmax(-1) != expected.argmax(-1)  # one vote an image, or one a member
+        changed = found.argmax(-1) != expected.argmax(-1)  # one vote per image, or per member
         self.votes += changed.size
         self.flips += int(changed.sum())
 
@@ -208,7 +208,7 @@ class _Comparison:
 
 
 def _round_up(value: float, digits: int = 1) -> float:
-    """Up to so many significant digits."""
+    """The value, rounded up to this number of significant digits."""
     if value == 0.0 or not math.isfinite(value):
         return value
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)

@@ -132,7 +132,7 @@ def _share_normalisation(members: list[nn.Module]) -> tuple[nn.Module, list[nn.M
 
 
 def _fold_beta(member: nn.Module, beta: float, probe: Tensor) -> tuple[nn.Module, float]:
-    """beta f = f with a scaled last layer; tried on a probe, because a user's network may go on after its head."""
+    """beta f = f with a scaled last layer; tried on a probe, because a user's network may continue after its head."""
     head = getattr(member, "head", None)
     if not isinstance(head, nn.Linear):
         return member, beta

@@ -49,7 +49,7 @@ _TURNED = range(5, 9)  # its values that exchange height and width
 def as_image(array: npt.ArrayLike, spec: InputSpec) -> Array:
     """One image as a contiguous (C, H, W) array of uint8 or float32, from (C, H, W), (H, W, C) or, for grey, (H, W).
 
-    The result is a copy: samples of an image are drawn while its caller may already be filling the buffer anew.
+    The result is a copy: samples of an image are drawn while its caller may already be refilling the buffer.
     """
     values = _checked(np.array(array))
     if values.ndim == 4 and len(values) == 1:
