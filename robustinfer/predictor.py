@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from .images import as_batch, to_unit
 from .replay import Replay, replay
 from .requests import Request
 from .scheduler import Crew, Job, Pace, run
-from .settings import SETTINGS
+from .settings import SETTINGS, CertifyManySettings
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import derive_seed
 from .smoothing.tally import Tally, plurality, vote_betas
@@ -192,7 +192,7 @@ class Predictor:
         numbers: Iterable[int] | None = None,
         stop: threading.Event | None = None,
         progress: Progress | None = None,
-        **settings: Any,
+        **settings: Unpack[CertifyManySettings],
     ) -> Iterator[Certificate]:
         """Certify many images, in order: one engine batch holds samples of several, and a decided image makes room.
 

@@ -2,7 +2,8 @@
 
 `Request`, `Predictor`, the command line, the clients, the HTTP fields, the OpenAPI document and the documentation take
 them from here, or are compared with it by `tests/robustinfer/test_settings.py`. A new setting is one row of `SETTINGS`,
-one field of `Request`, and one argument of `Predictor.certify` and `predict`.
+one field of `Request` and of the dictionaries below, one argument of `Predictor.certify` and `predict`, and one option
+of the commands; the tests name whatever was forgotten.
 """
 
 import math
@@ -20,6 +21,7 @@ __all__ = [
     "MODE",
     "PREDICT_N",
     "SETTINGS",
+    "CertifyManySettings",
     "CertifySettings",
     "Mode",
     "PredictSettings",
@@ -237,25 +239,34 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
 """Every setting of a request, by name, in the order people meet them."""
 
 
-class PredictSettings(TypedDict, total=False):
-    """The settings of `Predictor.predict`; None leaves the choice to the predictor."""
+class _BothSettings(TypedDict, total=False):
+    """The settings of both modes, but for the seed; None leaves the choice to the predictor."""
 
     n: int | None
     alpha: float | None
     members: bool | None
     sigma: float | None
     noise: NoiseKind | None
+
+
+class PredictSettings(_BothSettings, total=False):
+    """The settings of `Predictor.predict`."""
+
     seed: int | None
 
 
-class CertifySettings(PredictSettings, total=False):
-    """The settings of `Predictor.certify`."""
+class CertifyManySettings(_BothSettings, total=False):
+    """The settings of `Predictor.certify_many` for each image, whose seeds are given otherwise."""
 
     radius: float | None
     tolerance: float | None
     deadline: float | None
     bound: Bound | None
     n0: int | None
+
+
+class CertifySettings(CertifyManySettings, PredictSettings, total=False):
+    """The settings of `Predictor.certify`."""
 
 
 def check(mode: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,8 @@ def test_the_predictor_has_exactly_these_arguments(mode: Any) -> None:
 def test_the_clients_take_exactly_these_settings(mode: Any, of_client: Any) -> None:
     hints = typing.get_type_hints(of_client)
     assert {name: kind_of(hint) for name, hint in hints.items()} == {name: SETTINGS[name].kind for name in of(mode)}
+    many = typing.get_type_hints(Predictor.certify_many)["settings"]
+    assert set(typing.get_type_hints(typing.get_args(many)[0])) == of("certify") - {"seed"}
 
 
 @pytest.mark.parametrize("mode", ["certify", "predict"])
