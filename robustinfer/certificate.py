@@ -40,7 +40,9 @@ OPTIONAL = frozenset({"members", "seed_origin", "radius_linf"})
 """Fields that a certificate may lack: it has no voting members, or an older version made it and it claims less."""
 
 _DERIVED = {"guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
-_BESIDE = {"signature"}  # what a server that signs sends beside the fields (`signing.py`)
+# What may stand beside the fields and claims nothing: the name that `robust certify` read the image from, and what a
+# server that signs sends (`signing.py`).
+_BESIDE = {"file", "signature"}
 
 _Result = TypeVar("_Result", "Prediction", "Certificate")
 

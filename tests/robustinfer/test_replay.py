@@ -197,3 +197,12 @@ def test_numbers_that_no_computer_counts(certificate: Any, change: Any) -> None:
     with pytest.raises(CertificateError) as refusal:
         Certificate.from_json(certificate.to_json() | change)
     assert len(str(refusal.value)) < 400
+
+
+def test_only_a_files_name_and_a_signature_may_stand_beside_the_fields(certificate):
+    document = certificate.to_json()
+    assert Certificate.from_json(document | {"file": "five.png", "signature": {}}) == certificate
+    with pytest.raises(CertificateError, match="fields that cannot be checked: comment, mode"):
+        Certificate.from_json(document | {"mode": "fixed", "comment": "proven"})
+    with pytest.raises(CertificateError, match="guarantee of this certificate follows from its other fields"):
+        Certificate.from_json(document | {"guarantee": "never wrong"})
