@@ -199,7 +199,7 @@ def test_numbers_that_no_computer_counts(certificate: Any, change: Any) -> None:
     assert len(str(refusal.value)) < 400
 
 
-def test_only_a_files_name_and_a_signature_may_stand_beside_the_fields(certificate):
+def test_only_a_files_name_and_a_signature_may_stand_beside_the_fields(certificate: Certificate) -> None:
     document = certificate.to_json()
     assert Certificate.from_json(document | {"file": "five.png", "signature": {}}) == certificate
     with pytest.raises(CertificateError, match="fields that cannot be checked: comment, mode"):
