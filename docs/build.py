@@ -55,7 +55,8 @@ def setting_rows() -> str:
 
 def _names(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        return f"`{str(parameter.metavar or parameter.name).strip('[]')}`"
+        metavar = str(parameter.metavar or parameter.name).strip("[]").replace("|", "\\|")
+        return f"`{metavar}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     takes_value = not getattr(parameter, "is_flag", False)
     return names + (f" {parameter.metavar}" if takes_value and parameter.metavar else "")

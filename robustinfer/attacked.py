@@ -90,4 +90,4 @@ def read_attacked(path: Path) -> Attacked:
             )
         return Attacked(**facts, examples=examples)
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise DataError(f"{path} is no file of attacked images as `robust quickstart` writes it: {error}.") from error
+        raise DataError(f"{path} is not a file of attacked images from `robust quickstart`: {error}.") from error

@@ -135,7 +135,7 @@ class Card:
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise CardError(f"The card is no JSON document: {error}.") from error
+            raise CardError(f"The card is not a JSON document: {error}.") from error
         return cls.from_json(document)
 
 

@@ -5,7 +5,7 @@ RobustinferError
 │   ├── ShapeError            wrong number of axes, channels, height or width
 │   ├── DtypeError            neither uint8 nor a floating type
 │   ├── PixelRangeError       a pixel outside [0,1], or one that is NaN or infinite
-│   └── ImageFileError        a file that is no readable image
+│   └── ImageFileError        a file that is not a readable image
 ├── SettingError              an argument that makes no sense (a misuse: exit code 2 on the command line)
 │   ├── AlphaError            alpha outside (0, 1)
 │   ├── SampleSizeError       n cannot certify anything at this alpha, or is beyond a limit
@@ -27,7 +27,7 @@ RobustinferError
 ├── TrainingError             a training that cannot go on
 ├── ExportError               an export that failed, or was not accepted
 ├── ServeError                a server that did not start, or stopped
-└── ClientError               an answer of a server that is no certificate
+└── ClientError               an answer of a server that is not a certificate
 """
 
 __all__ = [

@@ -23,7 +23,7 @@ def command(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Measure samples a second: the engine alone, whole certificates, and what the machine could do at most.
+    """Measure samples per second: the engine alone, whole certificates, and the limit of the machine.
 
     The limit is the speed of a float32 matrix product, measured in the same run, divided by the cost of a sample.
 
@@ -48,7 +48,7 @@ def command(
 
 
 def _print_table(found: "Throughput") -> None:
-    print_text(f"{found.model} on {found.device}, {found.engine_name}; samples a second")
+    print_text(f"{found.model} on {found.device}, {found.engine_name}; samples per second")
     print_text(f"{'':<24}{'batch':>6}{'median':>12}{'best':>12}")
     for rate in found.engine:
         print_text(f"{'engine alone':<24}{rate.batch:>6}{rate.median:>12,.0f}{rate.best:>12,.0f}")

@@ -17,18 +17,18 @@ def command(
     epochs: Annotated[
         int | None, typer.Option(help="Epochs of the student.", min=1, show_default="those of all stages together")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="How much the ensemble's scores are evened out.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Softens the ensemble's scores.")] = 1.0,
     data: Annotated[
         Path, typer.Option(help="Folder that holds MNIST/raw, cifar-10-batches-py or imagenet/{train,val}.")
     ] = Path("data"),
     images: Annotated[
-        int | None, typer.Option(help="Compare on so many test images.", min=1, show_default="all")
+        int | None, typer.Option(help="Number of test images to compare on.", min=1, show_default="all")
     ] = None,
-    restarts: Annotated[int, typer.Option(help="Random starts of the attack they are compared by.", min=1)] = 10,
-    n: Annotated[int, typer.Option(help="Samples an image for certified accuracy.", min=10)] = 1000,
+    restarts: Annotated[int, typer.Option(help="Random restarts of the attack used for the comparison.", min=1)] = 10,
+    n: Annotated[int, typer.Option(help="Samples per image for certified accuracy.", min=10)] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted distillation.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 lets torch choose.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Train one network of a member's size to answer as the ensemble does, under the same threat or noise.
@@ -69,7 +69,7 @@ def command(
     if json:
         print_json({"run": str(student.path), **found.to_json()})
         return
-    print_text("            members  parameters  ms an image   clean  robust  certified radius (mean)")
+    print_text("            members  parameters ms per image   clean  robust  certified radius (mean)")
     for name, one in (("ensemble", found.ensemble), ("student", found.student)):
         print_text(_line(name, one))
     note(f"The student is in {student.path}; export it with: robust export {student.path} --out student.onnx")

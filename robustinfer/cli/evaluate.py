@@ -27,21 +27,23 @@ def command(
         float | None, typer.Option(help="Radius of the attack, in pixel units.", show_default="the model's threat")
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of pgd, each of 1.3 delta/steps.", min=1)] = 20,
-    restarts: Annotated[int, typer.Option(help="Random starts of pgd; the best one counts.", min=1)] = 10,
+    restarts: Annotated[
+        int, typer.Option(help="Random restarts of pgd; an image is robust if all of them fail.", min=1)
+    ] = 10,
     images: Annotated[
-        int | None, typer.Option(help="So many test images, always the same ones.", min=1, show_default="all")
+        int | None, typer.Option(help="Number of test images, always the same ones.", min=1, show_default="all")
     ] = None,
     prefixes: Annotated[
         bool, typer.Option("--prefixes/--final", help="Measure every prefix of the stages, or all stages only.")
     ] = True,
     certify: Annotated[
-        bool, typer.Option("--certify/--no-certify", help="Certified accuracy of a smoothed model, too.")
+        bool, typer.Option("--certify/--no-certify", help="Also measure certified accuracy of a smoothed model.")
     ] = True,
-    n: Annotated[int, typer.Option(help="Samples an image for certified accuracy.", min=10)] = 1000,
-    alpha: Annotated[float, typer.Option(help="Probability with which a certificate may be wrong.")] = 0.001,
+    n: Annotated[int, typer.Option(help="Samples per image for certified accuracy.", min=10)] = 1000,
+    alpha: Annotated[float, typer.Option(help="Probability that a certificate is wrong, at most.")] = 0.001,
     seed: Annotated[int, typer.Option(help="Seed of the random starts and of the noise.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 lets torch choose.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Measure accuracy on test images: clean, under attack, and certified for a smoothed model.
@@ -76,7 +78,7 @@ def command(
     )
     chosen = choose_device(device)
     if not target.exists():
-        raise SettingError(f"There is no run folder or model file {target}.")
+        raise SettingError(f"There is not a run folder or model file {target}.")
     if target.is_dir():
         run = Run.open(target)
         found = load_test_images(data, run.recipe.data, images=images, model=run)

@@ -12,7 +12,7 @@ __all__ = ["command"]
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder a training wrote.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a training.", show_default=False)],
     out: Annotated[
         Path,
         typer.Option(help="The file to write: .onnx, .pt, .pt2 or .mar; a folder for triton.", show_default=False),
@@ -22,7 +22,7 @@ def command(
         typer.Option(help="onnx, torchscript, pt2, triton or mar; by default what the suffix of --out says."),
     ] = None,
     stages: Annotated[
-        int | None, typer.Option(help="Use the first K stages, with the weights of that time.", metavar="K", min=1)
+        int | None, typer.Option(help="Use the first K stages, with the betas they had then.", metavar="K", min=1)
     ] = None,
     sampler: Annotated[
         bool, typer.Option("--sampler", help="Add the sampler graph: image, seed and count in, votes per class out.")
@@ -37,7 +37,7 @@ def command(
     ] = None,
     opset: Annotated[int | None, typer.Option(help="ONNX opset, 18 to 23; torch's own choice by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; the recipe's by default.")] = None,
-    version: Annotated[str, typer.Option(help="Version of the model, for those who call it.")] = "1",
+    version: Annotated[str, typer.Option(help="Version of the model.")] = "1",
     license: Annotated[str | None, typer.Option(help="Licence of the model, such as CC-BY-4.0.")] = None,
     author: Annotated[str | None, typer.Option(help="Who made the model.")] = None,
     data: Annotated[

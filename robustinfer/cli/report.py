@@ -16,11 +16,11 @@ def command(
         typer.Argument(
             metavar="RUN|CERTIFICATES...",
             help="Run folders and JSONL files of robust certify --data, in any order; the first certificates are the "
-            "model's, further ones are compared with it. A folder of robust quickstart is taken whole.",
+            "model's, further ones are compared with it. A folder of robust quickstart provides everything.",
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("report.html"),
     model: Annotated[
         Path | None,
         typer.Option(help="The certified model, for the gallery.", show_default="a file beside the certificates"),

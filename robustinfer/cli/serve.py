@@ -26,7 +26,7 @@ def command(
         int | None, typer.Option(envvar="ROBUST_SERVE_PORT", help="Port; 0 takes any free one. Default: 8080.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes for each model. Default: one per GPU, or one with all cores.")
+        int | None, typer.Option(help="Processes per model. Default: one per GPU, or one with all cores.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")] = None,
     auth: Annotated[

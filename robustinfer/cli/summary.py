@@ -20,9 +20,7 @@ def command(
     radii: Annotated[
         str | None, typer.Option(help="Radii of the table, separated by commas.", show_default="steps of 0.25")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Where the plot goes.", show_default="beside the first file")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot file.", show_default="beside the first file")] = None,
     json: Json = False,
 ) -> None:
     """Certified accuracy, average certified radius and abstentions of a data set.
@@ -67,7 +65,7 @@ def _table(summary: Any) -> str:
     acr, low, high = map(format_radius, (summary.acr, summary.acr_low, summary.acr_high))
     lines = [
         f"{summary.images} images of {summary.data}, sigma {summary.sigma:g}, alpha {summary.alpha:g}, "
-        f"{summary.bound} bound, {summary.samples:.0f} samples an image",
+        f"{summary.bound} bound, {summary.samples:.0f} samples per image",
         f"average certified radius {acr} (95 %: {low} to {high}), "
         f"abstained {summary.abstained:.1%}, wrong label {summary.wrong:.1%}",
     ]

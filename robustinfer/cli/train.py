@@ -25,11 +25,11 @@ def command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="Threads of torch on the CPU; 0 leaves its choice.")] = 0,
-    download: Annotated[bool, typer.Option("--download", help="Fetch mnist or cifar10 if it is not there.")] = False,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 lets torch choose.")] = 0,
+    download: Annotated[bool, typer.Option("--download", help="Download mnist or cifar10 if it is missing.")] = False,
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="Train nothing: measure what bf16, channels_last and compile gain here."),
+        typer.Option("--probe", help="Do not train: measure what bf16, channels_last and compile gain here."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:

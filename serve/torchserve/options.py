@@ -167,7 +167,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingError(f"The configuration {path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"The configuration {path} is no TOML document: {error}.") from error
+        raise SettingError(f"The configuration {path} is not a TOML document: {error}.") from error
     hints = get_type_hints(ServeOptions)
     values = {}
     for key, value in document.items():

@@ -196,7 +196,7 @@ def test_refuses_what_is_no_source(quickstart: Quickstart, tmp_path: Path) -> No
         read_sources([tmp_path])
     broken = tmp_path / "attacked.npz"
     broken.write_bytes(b"PK nothing")
-    with pytest.raises(DataError, match="is no file of attacked images"):
+    with pytest.raises(DataError, match="is not a file of attacked images"):
         read_sources([quickstart.out / "certificates.jsonl", broken])
 
 
