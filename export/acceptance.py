@@ -22,7 +22,8 @@ from robustinfer.card import Card, InputSpec
 from robustinfer.engines import check_rows
 from robustinfer.errors import BatchError, ExportError, ModelError, RobustinferError
 from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_upper
-from robustinfer.smoothing.noise import add_noise, noise_name
+from robustinfer.smoothing.domains import noise_name
+from robustinfer.smoothing.noise import add_noise
 
 from .fusion import EnsembleLike
 from .sampler.check import check_sampler
@@ -121,7 +122,7 @@ def accept(
         images=images.source,
         clean=len(images.pixels),
         samples=comparison.votes,
-        noise=noise_name("integer"),
+        noise=noise_name("8-bit"),
         sigma=card.sigma or _SIGMA,
         seed=_SEED,
         score_difference=_round_up(comparison.difference),
@@ -141,7 +142,7 @@ def _noisy(images: Images, sigma: float, samples: int) -> Iterator[tuple[int, in
             noisy = np.empty((min(_BATCH, share - first), *image.shape), dtype=np.float32)
             # The images share no noise: sample numbers continue from one to the next.
             start = index * samples + first
-            add_noise(image, kind="integer", sigma=sigma, seed=_SEED, first=start, out=noisy)
+            add_noise(image, domain="8-bit", sigma=sigma, seed=_SEED, first=start, out=noisy)
             yield index, first, noisy
 
 

@@ -12,13 +12,13 @@ from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.errors import CardError, ExportError
 from robustinfer.files import replacing, sha256
-from robustinfer.smoothing.tally import vote_betas
+from robustinfer.voting import vote_betas
 
 from .acceptance import TOLERANCE, Images, accept, synthetic_images
 from .cards import run_card, run_images
 from .fusion import EnsembleLike, Fused, fuse
 from .onnx_file import onnx_file
-from .sampler.stream import KINDS, sampler_sigma
+from .sampler.stream import sampler_domains, sampler_sigma
 from .torch_files import pt2_file, torchscript_file
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def export_ensemble(
     """
     target, chosen = Path(path), format_of(path, format)
     _check_settings(chosen, card, sampler=sampler, opset=opset, samples=samples)
-    card = dataclasses.replace(card, sampler=KINDS if sampler else ())
+    card = dataclasses.replace(card, sampler=sampler_domains(sampler_sigma(card)) if sampler else ())
     build = _builder(chosen, _fuse(ensemble, card), card, sampler=sampler, opset=opset)
     with _writing(target) as temporary:
         temporary.write_bytes(build(card))

@@ -6,7 +6,7 @@ from .certificate import Certificate, MemberVotes, Prediction
 from .images import image_digest
 from .requests import Question
 from .smoothing.bounds import radius_linf
-from .smoothing.noise import noise_name
+from .smoothing.domains import noise_name
 from .smoothing.procedures import MemberOutcome, Outcome
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def prediction_of(predictor: "Predictor", question: Question, outcome: Outcome, 
         samples_used=int(outcome.counts.sum()),
         alpha=question.alpha,
         sigma=question.smoothing.sigma,
-        noise=noise_name(question.noise),
+        noise=noise_name(question.domain),
         seed=question.seed,
         stopped=outcome.stopped,
         model=predictor.model,
@@ -46,7 +46,7 @@ def certificate_of(predictor: "Predictor", question: Question, outcome: Outcome,
         method=question.method,
         bound=question.smoothing.bound,
         procedure=question.procedure,
-        noise=noise_name(question.noise),
+        noise=noise_name(question.domain),
         sigma=question.smoothing.sigma,
         alpha=question.alpha,
         n=question.n,

@@ -71,7 +71,7 @@ class Card:
 
     `sigma` is the standard deviation of the Gaussian noise the model was trained for, in pixel units, or None for a
     model that was not trained for smoothing. `training`, `evaluation` and `parity` are for people and audits: the
-    runtime does not read them. `sampler` names the noise kinds of the sampler graph, if the file has one.
+    runtime does not read them. `sampler` names the domains of the sampler graph, if the file has one.
     """
 
     classes: tuple[str, ...]

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from .errors import CertificateError
 from .settings import short
+from .smoothing.domains import Domain, domain_of_noise
 from .smoothing.kinds import Bound
 
 __all__ = ["METHOD", "OPTIONAL", "VOTES_METHOD", "Certificate", "MemberVotes", "ModelReference", "Prediction"]
@@ -20,14 +21,29 @@ METHOD = "clopper-pearson"
 VOTES_METHOD = "clopper-pearson/votes"
 """Each member is certified at its share of alpha, and the radius is that of their weighted plurality vote."""
 
-VOTES_GUARANTEE = (
-    "no change of the image with l2 norm below the radius alters the weighted plurality vote of the smoothed members; "
-    "wrong with probability at most alpha"
+_LABEL = "the label of the smoothed classifier"
+_VOTES_LABEL = "the weighted plurality vote of the smoothed members"
+
+_GUARANTEES: dict[Domain, str] = {
+    "8-bit": (
+        "{label} is the same for every 8-bit image at an l2 distance below the radius, where the noise is Gaussian, "
+        "rounded to 8-bit steps; wrong with probability at most alpha"
+    ),
+    "16-bit": (
+        "{label} is the same for every image with pixels in [0,1] at an l2 distance below the radius, where images are "
+        "rounded to 16 bits and the noise is Gaussian, rounded to 16-bit steps; wrong with probability at most alpha"
+    ),
+    "continuous": (
+        "if pixels and noise were added without rounding, {label} would be the same for every image at an l2 distance "
+        "below the radius, except with probability at most alpha; the rounding of the sums is not covered"
+    ),
+}
+"""What is proven in each domain, and of what."""
+
+_OLD_GUARANTEE = (
+    "no change of the image with l2 norm below the radius alters {label}; wrong with probability at most alpha"
 )
-GUARANTEE = (
-    "no change of the image with l2 norm below the radius alters the label of the smoothed classifier; "
-    "wrong with probability at most alpha"
-)
+"""The sentence of certificates that do not name their domain, whatever their noise was."""
 
 
 _WHOLE = {"n", "n0", "samples_used", "looks", "invalid", "seed"}
@@ -39,7 +55,7 @@ _LARGEST = {"seed": 2**64}  # one above the largest; 2^63 for the other whole nu
 OPTIONAL = frozenset({"members", "seed_origin", "radius_linf"})
 """Fields that a certificate may lack: it has no voting members, or an older version made it and it claims less."""
 
-_DERIVED = {"guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
+_DERIVED = {"domain", "guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
 # What may stand beside the fields and claims nothing: the name that `robust certify` read the image from, and what a
 # server that signs sends (`signing.py`).
 _BESIDE = {"file", "signature"}
@@ -82,7 +98,7 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """The prediction as a JSON object."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"domain": _domain(self.noise)}
 
     @classmethod
     def from_json(cls, document: Any) -> "Prediction":
@@ -186,7 +202,12 @@ class Certificate:
     @property
     def guarantee(self) -> str:
         """What is proven, in one sentence."""
-        return VOTES_GUARANTEE if self.members else GUARANTEE
+        return _GUARANTEES[self.domain].format(label=_VOTES_LABEL if self.members else _LABEL)
+
+    @property
+    def domain(self) -> Domain:
+        """Among which images the label is certified: "8-bit", "16-bit", or "continuous" in old certificates."""
+        return _domain(self.noise)
 
     @property
     def radius_l1(self) -> float:
@@ -199,7 +220,7 @@ class Certificate:
         for name in OPTIONAL:
             if not document[name] and document[name] != 0:
                 del document[name]
-        return document | {"radius_l1": self.radius_l1, "guarantee": self.guarantee}
+        return document | {"radius_l1": self.radius_l1, "domain": self.domain, "guarantee": self.guarantee}
 
     @classmethod
     def from_json(cls, document: Any) -> "Certificate":
@@ -220,10 +241,13 @@ class Certificate:
         if "guarantee" not in document:
             raise CertificateError("This is not a certificate: guarantee missing.")
         for name in _DERIVED & document.keys():
-            if document[name] != getattr(certificate, name):
+            expected = getattr(certificate, name)
+            if name == "guarantee" and "domain" not in document:  # one sentence stood in all certificates of 0.1
+                expected = _OLD_GUARANTEE.format(label=_VOTES_LABEL if certificate.members else _LABEL)
+            if document[name] != expected:
                 raise CertificateError(
-                    f"The {name} of this certificate follows from its other fields and is "
-                    f"{getattr(certificate, name)!r}; the certificate says {document[name]!r}."
+                    f"The {name} of this certificate follows from its other fields and is {expected!r}; "
+                    f"the certificate says {document[name]!r}."
                 )
         return certificate
 
@@ -235,6 +259,13 @@ class Certificate:
         except (ValueError, RecursionError) as error:
             raise CertificateError(f"This is not a certificate: not a JSON document ({error}).") from error
         return cls.from_json(document)
+
+
+def _domain(noise: str) -> Domain:
+    domain = domain_of_noise(noise)
+    if domain is None:
+        raise CertificateError(f"Expected the noise of a domain that this robustinfer knows, found {noise!r}.")
+    return domain
 
 
 def _read(cls: type[_Result], document: Any) -> _Result:

@@ -19,9 +19,11 @@ from .replay import Replay, replay
 from .requests import Request
 from .scheduler import Crew, Job, Pace, run
 from .settings import SETTINGS, CertifyManySettings
+from .smoothing.domains import GridDomain
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import derive_seed
-from .smoothing.tally import Tally, plurality, vote_betas
+from .smoothing.tally import plurality
+from .voting import scores_of, tally_of, vote_betas
 
 __all__ = ["Predictor"]
 
@@ -102,9 +104,9 @@ class Predictor:
         For a votes file they are the votes: the share of the members' betas that each class has.
         """
         batch = as_batch(images, self.card.input)
-        tally = Tally.of(self.card, members=False)
+        tally = tally_of(self.card, members=False)
         pieces = [
-            tally.scores(self.engine, to_unit(batch[i : i + self.batch])) for i in range(0, len(batch), self.batch)
+            scores_of(self.engine, tally, to_unit(batch[i : i + self.batch])) for i in range(0, len(batch), self.batch)
         ]
         if not pieces:
             return np.empty((0, tally.classes), dtype=np.float32)
@@ -118,6 +120,7 @@ class Predictor:
         n: int = 1000,
         alpha: float = 0.001,
         sigma: float | None = None,
+        domain: GridDomain | None = None,
         noise: NoiseKind | None = None,
         seed: int | None = None,
         members: bool | None = None,
@@ -128,7 +131,15 @@ class Predictor:
         At most n samples are drawn, and fewer as soon as the label is clear.
         """
         request = Request(
-            image=image, mode="predict", n=n, alpha=alpha, sigma=sigma, noise=noise, seed=seed, members=members
+            image=image,
+            mode="predict",
+            n=n,
+            alpha=alpha,
+            sigma=sigma,
+            domain=domain,
+            noise=noise,
+            seed=seed,
+            members=members,
         )
         answer = self._answer(request, stop, None)
         assert isinstance(answer, Prediction)
@@ -146,6 +157,7 @@ class Predictor:
         deadline: float | None = None,
         bound: Bound | None = None,
         sigma: float | None = None,
+        domain: GridDomain | None = None,
         noise: NoiseKind | None = None,
         seed: int | None = None,
         members: bool | None = None,
@@ -158,6 +170,9 @@ class Predictor:
         tolerance=t  on average at most t below what n samples would give, from fewer samples
         deadline=s   the best certificate that s seconds can buy
         otherwise    n samples
+
+        uint8 pixels are certified among 8-bit images, floating ones among all images in [0,1], rounded to 16 bits;
+        domain="16-bit" asks for the latter with uint8 pixels, too.
 
         A votes file certifies each of its members, all on the same samples, and combines their votes; members=False
         certifies its plurality vote as one classifier.
@@ -175,6 +190,7 @@ class Predictor:
             deadline=deadline,
             bound=bound,
             sigma=sigma,
+            domain=domain,
             noise=noise,
             seed=seed,
             members=members,

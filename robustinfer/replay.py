@@ -24,6 +24,7 @@ from .images import image_digest
 from .requests import Question, Request
 from .smoothing.estimates import Votes
 from .smoothing.procedures import Outcome
+from .voting import scores_of
 
 if TYPE_CHECKING:
     from .predictor import Predictor
@@ -143,7 +144,6 @@ class _Tape:
 
 
 def _question(predictor: "Predictor", certificate: Certificate, image: npt.ArrayLike) -> Question:
-    kind = certificate.noise.rpartition("/")[2]
     wanted = {certificate.procedure: certificate.requested} if certificate.procedure != "fixed" else {}
     if certificate.method not in {METHOD, VOTES_METHOD}:
         raise CertificateError(
@@ -161,12 +161,11 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
         alpha=certificate.alpha,
         bound=certificate.bound,
         sigma=certificate.sigma,
-        noise=kind,  # type: ignore[arg-type]  # checked by `ask`
         seed=certificate.seed,
         members=certificate.method == VOTES_METHOD,
         **wanted,  # type: ignore[arg-type]
     )
-    question = request.ask(predictor.card)
+    question = request.ask(predictor.card, replayed=certificate.domain)
     if image_digest(question.image) != certificate.image:
         raise CertificateError(
             f"This is not the image of the certificate, whose pixels have the digest {certificate.image}."
@@ -214,7 +213,7 @@ def _votes(predictor: "Predictor", question: Question, first: int, count: int) -
     for start in range(first, first + count, len(buffer)):
         out = buffer[: min(len(buffer), first + count - start)]
         question.draw(start, out)
-        votes += tally.count(tally.scores(predictor.engine, out))
+        votes += tally.count(scores_of(predictor.engine, tally, out))
     return votes
 
 

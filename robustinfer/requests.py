@@ -14,12 +14,25 @@ from .errors import DtypeError, SampleSizeError, SettingError, SigmaError
 from .images import as_image, to_unit
 from .settings import MAX_N, SETTINGS, Mode, check
 from .smoothing.bounds import round_radius_down, smallest_n
+from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, rounding_cost
 from .smoothing.estimates import Smoothing, estimate, estimate_same_sample
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
 from .smoothing.noise import add_noise, fresh_seed, total_variation
-from .smoothing.procedures import ANYTIME_START, DECIDE_START, Procedure, anytime, decide, fixed, looks, planned, vote
+from .smoothing.procedures import (
+    ANYTIME_START,
+    DECIDE_START,
+    Procedure,
+    anytime,
+    decide,
+    fixed,
+    looks,
+    planned,
+    prediction_looks,
+    vote,
+)
 from .smoothing.tally import Tally
+from .voting import tally_of
 
 __all__ = ["Question", "Request", "selection_of"]
 
@@ -46,26 +59,29 @@ class Request:
     n0: int | None = None
     members: bool | None = None
     sigma: float | None = None
+    domain: GridDomain | None = None
     noise: NoiseKind | None = None
     seed: int | None = None
 
-    def ask(self, card: Card, *, derived_seed: bool = False) -> "Question":
+    def ask(self, card: Card, *, derived_seed: bool = False, replayed: Domain | None = None) -> "Question":
         """Check everything against the table of settings and the card, and settle what was left open.
 
-        `derived_seed` says that the seed was derived from that of a data set.
+        `derived_seed` says that the seed was derived from that of a data set. `replayed` is the domain of a certificate
+        that is drawn again: continuous noise can only be replayed.
         """
         given = check(self.mode, {name: getattr(self, name) for name in SETTINGS})
         procedure = _procedure(given)
         n0 = _n0(self.mode, procedure, given)
-        sigma = _sigma(given["sigma"], card)
-        image, kind = _prepared(self.image, given["noise"], card)
+        image = as_image(self.image, card.input)
+        domain = _domain(replayed or given["domain"], image.dtype.name)
+        sigma, size = _sigma(given["sigma"], card, domain), card.input.size
         bound: Bound = given["bound"] or ("two-class" if n0 else "top-class")
         question = Question(
-            image=image,
-            noise=kind,
+            image=to_unit(image) if domain == "continuous" else image,
+            domain=domain,
             mode=self.mode,
             procedure=procedure,
-            smoothing=Smoothing(sigma, bound, total_variation(kind, sigma, card.input.size)),
+            smoothing=Smoothing(sigma, bound, total_variation(domain, sigma, size), rounding_cost(domain, size)),
             alpha=given["alpha"],
             n=given["n"],
             n0=n0,
@@ -84,7 +100,7 @@ class Question:
     """A request in which everything is settled: what a job needs, and what a certificate records."""
 
     image: npt.NDArray[Any]
-    noise: NoiseKind
+    domain: Domain
     mode: Mode
     procedure: ProcedureName
     smoothing: Smoothing
@@ -104,7 +120,7 @@ class Question:
 
     def draw(self, first: int, out: npt.NDArray[np.float32]) -> None:
         """Fill `out` with the noisy images of samples first, first + 1, ...: the same ones for the same seed."""
-        add_noise(self.image, kind=self.noise, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
+        add_noise(self.image, domain=self.domain, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
 
     def begin(self) -> Procedure:
         """The statistical procedure that answers this question, from its start."""
@@ -112,7 +128,7 @@ class Question:
             return self._begin_with_members()
         classes = self.tally.classes
         if self.mode == "predict":
-            return vote(classes=classes, n=self.n, alpha=self.alpha)
+            return vote(classes=classes, n=self.n, alpha=self.alpha, slack=self.smoothing.slack)
         smoothing, sizes = self.smoothing, {"classes": classes, "n0": self.n0, "n": self.n}
         if self.procedure == "radius":
             return decide(smoothing, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
@@ -125,7 +141,7 @@ class Question:
     def _begin_with_members(self) -> Procedure:
         smoothing, tally, sizes = self.smoothing, self.tally, {"n0": self.n0, "n": self.n}
         if self.mode == "predict":
-            return vote_by_members(tally, n=self.n, alpha=self.alpha)
+            return vote_by_members(tally, n=self.n, alpha=self.alpha, slack=smoothing.slack)
         if self.procedure == "radius":
             return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
         if self.procedure == "tolerance":
@@ -142,7 +158,7 @@ class Question:
     def check_reach(self) -> None:
         """Refuse what no votes could ever prove: n too small for alpha, or a radius beyond unanimity."""
         if self.mode == "predict":
-            least = smallest_n(self._level / (2 * len(looks(self.n, min(self.n, 100), 2.0))))
+            least = smallest_n(self._level / (2 * len(prediction_looks(self.n))))
             if self.n < least:
                 raise SampleSizeError(
                     f"{self.n} samples cannot decide anything at alpha = {self.alpha}: use n >= {least}."
@@ -214,10 +230,10 @@ def _tally(members: bool | None, card: Card) -> Tally:
             f"Certificates from members need a file in which the members vote; {card.name!r} holds the scores of "
             "the whole ensemble: export the run with `robust export --members`."
         )
-    return Tally.of(card, members=card.kind == "votes" if members is None else members)
+    return tally_of(card, members=card.kind == "votes" if members is None else members)
 
 
-def _sigma(sigma: float | None, card: Card) -> float:
+def _sigma(sigma: float | None, card: Card, domain: Domain) -> float:
     if sigma is not None and card.sigma is not None and not math.isclose(sigma, card.sigma, rel_tol=1e-9):
         raise SigmaError(
             f"The model {card.name!r} was trained for sigma = {card.sigma}, found {sigma}: leave sigma out."
@@ -225,15 +241,18 @@ def _sigma(sigma: float | None, card: Card) -> float:
     if sigma is None and card.sigma is None:
         raise SigmaError(f"The model {card.name!r} was not trained for smoothing and its card has no sigma: pass one.")
     found = SETTINGS["sigma"].check(card.sigma if sigma is None else sigma)
+    smallest, largest = FINE_SIGMAS
+    if domain == "16-bit" and not smallest <= found <= largest:
+        raise SigmaError(
+            f"Expected a sigma from {smallest} to {largest} in the 16-bit domain, found {found}: pass uint8 images."
+        )
     return float(found)
 
 
-def _prepared(image: Any, noise: NoiseKind | None, card: Card) -> tuple[npt.NDArray[Any], NoiseKind]:
-    pixels = as_image(image, card.input)
-    if pixels.dtype.name == "uint8":
-        return (to_unit(pixels), "continuous") if noise == "continuous" else (pixels, "integer")
-    if noise == "integer":
+def _domain(domain: Domain | None, dtype: str) -> Domain:
+    """The domain by the type of the pixels alone, never by their values: neighbours get the same classifier."""
+    if domain == "8-bit" and dtype != "uint8":
         raise DtypeError(
-            "Integer noise is for uint8 images; found floating pixels: pass uint8, or use continuous noise."
+            f"The 8-bit domain is that of uint8 images, found {dtype} pixels: pass uint8, or use the 16-bit domain."
         )
-    return pixels, "continuous"
+    return domain or ("8-bit" if dtype == "uint8" else "16-bit")

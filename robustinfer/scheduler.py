@@ -14,6 +14,7 @@ from .engines import Engine
 from .requests import Question
 from .smoothing.estimates import Votes
 from .smoothing.procedures import Outcome
+from .voting import scores_of
 
 __all__ = ["Crew", "Job", "Pace", "run"]
 
@@ -216,7 +217,7 @@ def _shares(jobs: list[Job], room: int) -> list[int]:
 def _run_pieces(engine: Engine, pieces: list[Piece], buffer: npt.NDArray[np.float32], pace: Pace, crew: Crew) -> int:
     began = time.perf_counter()
     end = crew.draw(pieces, buffer)
-    scores = pieces[0][0].question.tally.scores(engine, buffer[:end])  # all jobs are of one model file
+    scores = scores_of(engine, pieces[0][0].question.tally, buffer[:end])  # all jobs are of one model file
     pace.learn(end, time.perf_counter() - began)
     start = 0
     for job, _, count in pieces:

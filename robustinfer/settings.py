@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, get_args
 
 from .errors import AlphaError, SampleSizeError, SettingError, SigmaError
+from .smoothing.domains import GridDomain
 from .smoothing.kinds import Bound, NoiseKind
 
 __all__ = [
@@ -220,10 +221,16 @@ _TABLE = (
         error=SigmaError,
     ),
     Setting(
+        name="domain",
+        kind=get_args(GridDomain),
+        help="Certify among 8-bit images, or among all images in [0,1], rounded to 16 bits.",
+        chosen="8-bit for uint8 pixels, 16-bit for floating ones",
+    ),
+    Setting(
         name="noise",
         kind=get_args(NoiseKind),
-        help="integer (8-bit images; sound in floating point) or continuous.",
-        chosen="by the type of the image",
+        help="integer; no proof covers the rounding of continuous noise, which is no longer offered.",
+        chosen="integer",
     ),
     Setting(
         name="seed",
@@ -246,6 +253,7 @@ class _BothSettings(TypedDict, total=False):
     alpha: float | None
     members: bool | None
     sigma: float | None
+    domain: GridDomain | None
     noise: NoiseKind | None
 
 

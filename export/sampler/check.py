@@ -11,9 +11,10 @@ import torch
 from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.errors import ExportError
-from robustinfer.smoothing.noise import NoiseKind, add_noise
+from robustinfer.smoothing.domains import DOMAINS, GridDomain
+from robustinfer.smoothing.noise import add_noise
 
-from .stream import KINDS, sampler_sigma, signed
+from .stream import sampler_domains, sampler_sigma, signed
 
 __all__ = ["check_sampler", "sampler_votes"]
 
@@ -21,10 +22,10 @@ _COUNT = 100
 
 
 def sampler_votes(
-    path: Path, image: npt.NDArray[np.float32], *, seed: int, first: int, count: int, noise: NoiseKind
+    path: Path, image: npt.NDArray[np.float32], *, seed: int, first: int, count: int, domain: GridDomain
 ) -> npt.NDArray[np.int64]:
     """Votes per class, then invalid ones, by the sampler in the file; `image` is (1, C, H, W), pixels in [0,1]."""
-    kind = KINDS.index(noise)
+    kind = DOMAINS.index(domain)
     if path.suffix == ".onnx":
         import onnxruntime
 
@@ -47,17 +48,11 @@ def check_sampler(
 ) -> None:
     """Refuse a sampler whose votes differ from the runtime's by more than near-ties explain."""
     unit = image * np.float32(1 / 255)
-    for kind in KINDS:
-        found = sampler_votes(path, unit, seed=seed, first=0, count=_COUNT, noise=kind)
+    sigma = sampler_sigma(card)
+    for domain in sampler_domains(sigma):
+        found = sampler_votes(path, unit, seed=seed, first=0, count=_COUNT, domain=domain)
         noisy = np.empty((_COUNT, *card.input.shape), dtype=np.float32)
-        add_noise(
-            image[0] if kind == "integer" else unit[0],
-            kind=kind,
-            sigma=sampler_sigma(card),
-            seed=seed,
-            first=0,
-            out=noisy,
-        )
+        add_noise(image[0], domain=domain, sigma=sigma, seed=seed, first=0, out=noisy)
         scores = predictor.engine.scores(noisy)
         expected = np.bincount(scores.argmax(1), minlength=len(card.classes) + 1)
         top = np.sort(scores, axis=1)
@@ -66,5 +61,5 @@ def check_sampler(
         if differing > near_ties:
             raise ExportError(
                 f"The sampler casts {differing} of {_COUNT} votes otherwise than the runtime "
-                f"({kind} noise, seed {seed}): {found.tolist()} instead of {expected.tolist()}; no file was kept."
+                f"({domain} domain, seed {seed}): {found.tolist()} instead of {expected.tolist()}; no file was kept."
             )

@@ -16,17 +16,17 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from robustinfer.card import Card
+from robustinfer.smoothing.domains import DOMAINS
 
 from .stream import (
     CENTRAL,
     FAR_TAIL,
+    FINE_LEVELS,
     KEY_STEPS,
-    KINDS,
     LEVELS,
     LOW_HALF,
     MULTIPLIERS,
     NEAR_TAIL,
-    NOT_SIGN,
     OPEN,
     ROUNDS,
     SIGN,
@@ -38,7 +38,7 @@ from .stream import (
 __all__ = ["SAMPLER_INPUTS", "attach_sampler"]
 
 SAMPLER_INPUTS = ("seed", "first", "count", "noise")
-"""Graph inputs of the sampler, all int64 scalars with default 0; `noise` is an index into `stream.KINDS`."""
+"""Graph inputs of the sampler, all int64 scalars with default 0; `noise` is the number of a domain of the card."""
 
 _Word = ir.Value | None  # None is the word 0, which the first rounds need not multiply
 
@@ -149,9 +149,9 @@ def _with_samples(b: _Builder, image: ir.Value, inputs: dict[str, ir.Value], car
     pixels = b.op("Reshape", b.op("Slice", image, b.ints(0), b.ints(1), b.ints(0)), b.ints(1, size))
     samples = b.op(
         "If",
-        b.op("Equal", inputs["noise"], b.scalar(KINDS.index("integer"), np.int64)),
-        then_branch=b.branch("integer_noise", lambda c: _integer(c, words, pixels, sigma, blocks, size)),
-        else_branch=b.branch("continuous_noise", lambda c: _continuous(c, words, pixels, sigma, blocks, size)),
+        b.op("Equal", inputs["noise"], b.scalar(DOMAINS.index("8-bit"), np.int64)),
+        then_branch=b.branch("noise_of_8_bits", lambda c: _eight_bits(c, words, pixels, sigma, blocks, size)),
+        else_branch=b.branch("noise_of_16_bits", lambda c: _sixteen_bits(c, words, pixels, sigma, blocks, size)),
     )
     return b.op("Concat", image, b.op("Reshape", samples, b.ints(-1, *card.input.shape)), axis=0)
 
@@ -200,7 +200,7 @@ def _places(b: _Builder, mask: ir.Value) -> ir.Value:
     return b.op("Reshape", b.op("NonZero", mask), b.ints(-1))
 
 
-def _integer(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, blocks: int, size: int) -> ir.Value:
+def _eight_bits(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, blocks: int, size: int) -> ir.Value:
     """float32(x + N) * float32(1/255), with x on the grid of 8-bit images; all integers here are exact in float32."""
     table = integer_table(sigma)
     cells = b.array("integer/cells", table.cells)
@@ -221,9 +221,14 @@ def _integer(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, block
     return b.op("Mul", total, b.scalar(1 / LEVELS, np.float32))
 
 
-def _continuous(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, blocks: int, size: int) -> ir.Value:
-    """float32(sigma z) + x, with z the quantile of the word's middle: both tails as lower tails, then the sign."""
-    lower = b.op("Cast", b.op("BitwiseAnd", words, b.scalar(NOT_SIGN, np.int64)), to=ir.DataType.DOUBLE)
+def _sixteen_bits(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, blocks: int, size: int) -> ir.Value:
+    """float32(x + N) * float32(1/65535), with x on the 16-bit grid and N = round(65535 sigma z).
+
+    z is the quantile of the word's middle: the upper half is mirrored, then the sign. The sum is exact in doubles.
+    """
+    upper = b.op("Less", words, b.scalar(0, np.int64))
+    mirrored = b.op("Where", upper, b.op("Sub", b.scalar(-1, np.int64), words), words)  # -1 - w flips every bit
+    lower = b.op("Cast", mirrored, to=ir.DataType.DOUBLE)
     p = b.op("Mul", b.op("Add", lower, b.scalar(0.5, np.float64)), b.scalar(2.0**-64, np.float64))
     q = b.op("Sub", p, b.scalar(0.5, np.float64))
     r = b.op("Sub", b.scalar(0.180625, np.float64), b.op("Mul", q, q))
@@ -233,10 +238,11 @@ def _continuous(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, bl
     near = _ratio(b, b.op("Sub", tail, b.scalar(1.6, np.float64)), NEAR_TAIL)
     far = _ratio(b, b.op("Sub", tail, b.scalar(5.0, np.float64)), FAR_TAIL)
     outer = b.op("Neg", b.op("Where", b.op("Greater", tail, b.scalar(5.0, np.float64)), far, near))
-    z = b.op("Mul", b.op("ScatterElements", central, places, outer, axis=0), b.scalar(sigma, np.float64))
-    upper = b.op("Less", words, b.scalar(0, np.int64))
-    noise = b.op("Cast", b.op("Where", upper, b.op("Neg", z), z), to=ir.DataType.FLOAT)
-    return b.op("Add", _in_order(b, noise, blocks, size), pixels)
+    z = b.op("Mul", b.op("ScatterElements", central, places, outer, axis=0), b.scalar(FINE_LEVELS * sigma, np.float64))
+    noise = b.op("Round", b.op("Where", upper, b.op("Neg", z), z))
+    exact = b.op("Mul", b.op("Cast", pixels, to=ir.DataType.DOUBLE), b.scalar(float(FINE_LEVELS), np.float64))
+    total = b.op("Add", _in_order(b, noise, blocks, size), b.op("Round", exact))
+    return b.op("Mul", b.op("Cast", total, to=ir.DataType.FLOAT), b.scalar(1 / FINE_LEVELS, np.float32))
 
 
 def _ratio(b: _Builder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> ir.Value:

@@ -8,12 +8,12 @@ from robustinfer.card import Card
 from .stream import (
     CENTRAL,
     FAR_TAIL,
+    FINE_LEVELS,
     KEY_STEPS,
     LEVELS,
     LOW_HALF,
     MULTIPLIERS,
     NEAR_TAIL,
-    NOT_SIGN,
     ROUNDS,
     SIGN,
     integer_table,
@@ -47,9 +47,9 @@ class Sampler(nn.Module):
         self.key_steps = [signed(step) for step in KEY_STEPS]
         self.low_half = LOW_HALF
         self.sign = SIGN
-        self.not_sign = NOT_SIGN
         self.rounds = ROUNDS
         self.levels = LEVELS
+        self.fine_levels = FINE_LEVELS
 
     def forward(self, image: Tensor) -> Tensor:
         scores: Tensor = self.network(image)
@@ -59,11 +59,11 @@ class Sampler(nn.Module):
     def sample(self, image: Tensor, seed: int, first: int, count: int, noise: int = 0) -> Tensor:
         """Votes per class and invalid samples of samples first ... first + count - 1 of image (1, C, H, W).
 
-        `noise` is 0 for integer and 1 for continuous noise; a seed from 2^63 on is passed as seed - 2^64.
+        `noise` is 0 for the 8-bit and 1 for the 16-bit domain; a seed from 2^63 on is passed as seed - 2^64.
         """
         words = self._words(seed, first, count, image.device)
         pixels = image[:1].reshape(1, self.size)
-        samples = self._integer(words, pixels) if noise == 0 else self._continuous(words, pixels)
+        samples = self._eight_bits(words, pixels) if noise == 0 else self._sixteen_bits(words, pixels)
         scores = self.network(samples.reshape(count, self.channels, self.height, self.width))
         vote = torch.where(torch.isfinite(scores).all(1), scores.argmax(1), self.classes)
         return torch.bincount(vote, minlength=self.classes + 1)
@@ -94,21 +94,25 @@ class Sampler(nn.Module):
         """A logical shift by 32 bits: `>>` repeats the sign, the mask takes it away."""
         return (word >> 32) & self.low_half
 
-    def _integer(self, words: Tensor, pixels: Tensor) -> Tensor:
+    def _eight_bits(self, words: Tensor, pixels: Tensor) -> Tensor:
         """float32(x + N) * float32(1/255), with x on the grid of 8-bit images."""
         found = torch.searchsorted(self.thresholds, words ^ self.sign, right=True)
         total = (found + self.smallest).to(torch.float32) + torch.round(pixels * self.levels)
         return total * (1 / self.levels)
 
-    def _continuous(self, words: Tensor, pixels: Tensor) -> Tensor:
-        """float32(sigma z) + x, with z the quantile of the word's middle: both tails as lower tails, then the sign."""
-        p = ((words & self.not_sign).to(torch.float64) + 0.5) * 2.0**-64
+    def _sixteen_bits(self, words: Tensor, pixels: Tensor) -> Tensor:
+        """float32(x + N) * float32(1/65535), with x on the 16-bit grid and N = round(65535 sigma z).
+
+        z is the quantile of the word's middle: the upper half is mirrored, then the sign. The sum is exact in doubles.
+        """
+        p = (torch.where(words < 0, -1 - words, words).to(torch.float64) + 0.5) * 2.0**-64
         q = p - 0.5
         central = q * self._ratio(0.180625 - q * q, 0)
         r = torch.sqrt(-torch.log(p))
         tail = -torch.where(r > 5.0, self._ratio(r - 5.0, 2), self._ratio(r - 1.6, 1))
-        z = torch.where(q < -0.425, tail, central) * self.sigma
-        return torch.where(words < 0, -z, z).to(torch.float32) + pixels
+        z = torch.where(q < -0.425, tail, central) * (self.fine_levels * self.sigma)
+        total = torch.round(torch.where(words < 0, -z, z)) + torch.round(pixels.to(torch.float64) * self.fine_levels)
+        return total.to(torch.float32) * (1 / self.fine_levels)
 
     def _ratio(self, x: Tensor, row: int) -> Tensor:
         numerator = torch.zeros_like(x)

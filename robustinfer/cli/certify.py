@@ -14,6 +14,7 @@ from .options import (
     Bound,
     Deadline,
     Device,
+    Domain,
     Json,
     Members,
     Model,
@@ -43,6 +44,7 @@ def command(
     n0: N0 = None,
     members: Members = None,
     sigma: Sigma = None,
+    domain: Domain = None,
     noise: Noise = None,
     seed: Seed = None,
     data: Annotated[
@@ -86,7 +88,7 @@ def command(
     predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
     asked = {
         "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "deadline": deadline,
-        "bound": bound, "n0": n0, "sigma": sigma, "noise": noise, "members": members,
+        "bound": bound, "n0": n0, "sigma": sigma, "domain": domain, "noise": noise, "members": members,
     }  # fmt: skip
     settings = {name: value for name, value in asked.items() if value is not None}
     if data is None:

@@ -18,6 +18,7 @@ __all__ = [
     "Bound",
     "Deadline",
     "Device",
+    "Domain",
     "Json",
     "Members",
     "Model",
@@ -48,6 +49,7 @@ Bound = Annotated[str | None, _setting("bound")]
 N0 = Annotated[int | None, _setting("n0")]
 Members = Annotated[bool | None, _setting("members", "--members/--fused")]
 Sigma = Annotated[float | None, _setting("sigma")]
+Domain = Annotated[str | None, _setting("domain")]
 Noise = Annotated[str | None, _setting("noise")]
 Seed = Annotated[int | None, _setting("seed")]
 

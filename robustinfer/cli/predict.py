@@ -9,7 +9,7 @@ from ..certificate import Prediction
 from ..errors import SettingError
 from ..settings import PREDICT_N
 from .console import existing, note, print_json, print_text
-from .options import Alpha, Batch, Device, Json, Members, Model, N, Noise, Seed, Sigma, Threads
+from .options import Alpha, Batch, Device, Domain, Json, Members, Model, N, Noise, Seed, Sigma, Threads
 
 __all__ = ["command"]
 
@@ -26,6 +26,7 @@ def command(
         bool, typer.Option("--plain", help="Use the ensemble's own label, without noise or guarantee.")
     ] = False,
     sigma: Sigma = None,
+    domain: Domain = None,
     noise: Noise = None,
     seed: Seed = None,
     device: Device = "auto",
@@ -52,7 +53,7 @@ def command(
     [bold]robust predict --url http://127.0.0.1:8080 quickstart/images/five.png[/bold]
     """
     settings: dict[str, Any] = {
-        "n": n, "alpha": alpha, "members": members, "sigma": sigma, "noise": noise, "seed": seed,
+        "n": n, "alpha": alpha, "members": members, "sigma": sigma, "domain": domain, "noise": noise, "seed": seed,
     }  # fmt: skip
     if url is not None:
         from ..client import Client

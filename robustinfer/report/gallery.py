@@ -99,12 +99,11 @@ def _attacked_tile(example: AttackedImage, names: Sequence[str]) -> dict[str, An
 
 def _noisy(image: Array, certificate: Certificate) -> Array:
     """Sample n0, the first that counted: drawn again from the seed of the certificate."""
-    kind = certificate.noise.rpartition("/")[2]
     out = np.empty((1, *image.shape), dtype=np.float32)
-    pixels = image if kind == "integer" else to_unit(image)
+    pixels = to_unit(image) if certificate.domain == "continuous" else image
     add_noise(
         pixels,
-        kind="integer" if kind == "integer" else "continuous",
+        domain=certificate.domain,
         sigma=certificate.sigma,
         seed=certificate.seed,
         first=certificate.n0,

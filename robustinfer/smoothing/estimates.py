@@ -27,15 +27,17 @@ LOWER_SHARE = 0.9  # of alpha, for p_A in the two-class bound; the rest is sprea
 
 @dataclass(frozen=True)
 class Smoothing:
-    """What turns probabilities into radii: sigma, the bound to use, and how far the drawn noise is from the exact one.
+    """What turns probabilities into radii: sigma, the bound to use, and what computing with finite numbers costs.
 
     `slack` is the total variation distance of the noise (see `noise.total_variation`): every probability bound is
-    moved by it to the safe side.
+    moved by it to the safe side. `rounding` is what rounding images to the grid of the noise can cost (see
+    `noise.rounding_cost`): it is taken off every radius.
     """
 
     sigma: float
     bound: Bound = "two-class"
     slack: float = 0.0
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,12 @@ def _with_radius(smoothing: Smoothing, counts: Votes, top: int, *, lower: float,
     n = int(counts.sum())
     p_lower = max(0.0, clopper_pearson_lower(int(counts[top]), n, lower) - smoothing.slack)
     if upper is None:
-        return Estimate(p_lower, None, radius_top_class(p_lower, smoothing.sigma))
+        return Estimate(p_lower, None, radius_top_class(p_lower, smoothing.sigma) - smoothing.rounding)
     largest = int(
         np.delete(counts, top).max()
     )  # the bound grows with the count: the largest count has the largest bound
     p_upper = min(1.0 - p_lower, clopper_pearson_upper(largest, n, upper) + smoothing.slack)
-    return Estimate(p_lower, p_upper, radius_two_class(p_lower, p_upper, smoothing.sigma))
+    return Estimate(p_lower, p_upper, radius_two_class(p_lower, p_upper, smoothing.sigma) - smoothing.rounding)
 
 
 def optimistic_radius(smoothing: Smoothing, counts: Votes, top: int, level: float) -> float:
@@ -98,9 +100,9 @@ def optimistic_radius(smoothing: Smoothing, counts: Votes, top: int, level: floa
     n = int(counts.sum())
     p_high = clopper_pearson_upper(int(counts[top]), n, level)
     if smoothing.bound == "top-class":
-        return radius_top_class(p_high, smoothing.sigma)
+        return radius_top_class(p_high, smoothing.sigma) - smoothing.rounding
     p_low = clopper_pearson_lower(int(counts[runner_up(counts, top)]), n, level)
-    return radius_two_class(p_high, min(p_low, 1.0 - p_high), smoothing.sigma)
+    return radius_two_class(p_high, min(p_low, 1.0 - p_high), smoothing.sigma) - smoothing.rounding
 
 
 def runner_up(counts: Votes, top: int) -> int:

@@ -5,4 +5,4 @@ from typing import Literal
 __all__ = ["Bound", "NoiseKind"]
 
 Bound = Literal["two-class", "top-class"]
-NoiseKind = Literal["integer", "continuous"]
+NoiseKind = Literal["integer"]

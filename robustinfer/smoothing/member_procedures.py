@@ -26,7 +26,7 @@ from .bounds import binomial_p_value, round_radius_down
 from .combination import Ballot, Combined, combine
 from .estimates import Estimate, Smoothing, Votes, estimate, estimate_same_sample, optimistic_radius, runner_up
 from .planning import needed
-from .procedures import DECIDE_START, FUTILITY, MemberOutcome, Outcome, Procedure, looks
+from .procedures import DECIDE_START, FUTILITY, MemberOutcome, Outcome, Procedure, looks, prediction_looks
 from .tally import Tally
 
 __all__ = ["decide_by_members", "fixed_by_members", "planned_by_members", "vote_by_members"]
@@ -116,13 +116,14 @@ def planned_by_members(
     return _outcome(tally, tops, found, counts, n0, looks=1, stopped="planned")
 
 
-def vote_by_members(tally: Tally, *, n: int, alpha: float) -> Procedure:
+def vote_by_members(tally: Tally, *, n: int, alpha: float, slack: float = 0.0) -> Procedure:
     """`vote` for each member at alpha/T: P(the outcome has a label and it is not that of the vote) <= alpha.
+
+    `slack` is paid once for all members, whose samples are the same.
 
     A member whose test has succeeded at a look has its label; one whose test has not counts against every label.
     """
-    schedule = looks(n, min(n, 100), growth=2.0)
-    level = alpha / (len(tally.betas) * len(schedule))
+    schedule = prediction_looks(n)
     counts, seen, stopped = tally.empty(), 0, "exhausted"
     labels: list[int | None] = [None] * len(tally.betas)
     combined = Combined(None, 0.0, None)
@@ -132,6 +133,7 @@ def vote_by_members(tally: Tally, *, n: int, alpha: float) -> Procedure:
             stopped = votes
             break
         counts, seen = counts + votes, seen + 1
+        level = (alpha / len(schedule) - look * slack) / len(tally.betas)
         labels = [_decided(row, level) if old is None else old for row, old in zip(counts[:-1], labels, strict=True)]
         combined = combine([Ballot(beta, one, 0.0) for beta, one in zip(tally.betas, labels, strict=True)])
         if combined.label is not None:

@@ -27,10 +27,11 @@ def needed(smoothing: Smoothing, pilot: Votes, top: int, n: int, alpha: float, t
     a_low, a_high = _interval(pilot, top)
     if upper is None:
         # Below the rate from which n samples prove a radius, there is nothing to come close to.
-        return table_a.largest(max(a_low, table_a.provable), a_high) if a_high > table_a.provable else 0
+        provable = table_a.provable(smoothing.rounding)
+        return table_a.largest(max(a_low, provable), a_high) if a_high > provable else 0
     table_b = _table(smoothing.sigma, n, upper, tolerance)
     b_low, b_high = _interval(pilot, runner_up(pilot, top))
-    if table_a.reach(a_high) + table_b.reach(1.0 - b_low) <= 0:
+    if table_a.reach(a_high) + table_b.reach(1.0 - b_low) <= 2 * smoothing.rounding:
         return 0
     return max(table_a.largest(a_low, a_high), table_b.largest(1.0 - b_high, 1.0 - b_low))
 
@@ -59,10 +60,9 @@ class _SizeTable:
         """The radius of n samples at this rate."""
         return float(np.interp(rate, self.rates, self.radii))
 
-    @property
-    def provable(self) -> float:
-        """The largest rate at which n samples prove no radius."""
-        return float(self.rates[self.radii <= 0].max())
+    def provable(self, rounding: float) -> float:
+        """The largest rate at which n samples prove no radius, after `rounding` was taken off."""
+        return float(self.rates[self.radii <= rounding].max())
 
 
 @functools.lru_cache(maxsize=32)

@@ -18,7 +18,7 @@ Error budgets (each procedure spends alpha in total; A is the true top class, C 
 | same-sample, two     | the same n samples    | alpha / (2 C)         | alpha / (2 C)              |
 | decide and anytime   | n0 separate samples   | the fixed ones, with alpha / K at each of the K looks |
 | planned              | the pilot, which also plans n; it is discarded, so the fixed ones are valid as they are |
-| vote                 | the same samples      | Hung and Fithian's test at alpha / K at each of the K looks |
+| vote                 | the same samples      | Hung and Fithian's test at alpha / K at each look, less the slack |
 """
 
 import functools
@@ -44,6 +44,7 @@ __all__ = [
     "fixed",
     "looks",
     "planned",
+    "prediction_looks",
     "vote",
 ]
 
@@ -169,12 +170,14 @@ def planned(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float
     return _outcome(estimate(smoothing, counts, top, alpha), top, counts, n0, looks=1, stopped="planned")
 
 
-def vote(*, classes: int, n: int, alpha: float) -> Procedure:
+def vote(*, classes: int, n: int, alpha: float, slack: float = 0.0) -> Procedure:
     """PREDICT of Cohen et al., in looks: P(the outcome has a label and it is not that of g) <= alpha.
 
-    At each of the K looks the top two counts are compared by a two-sided binomial test at level alpha/K.
+    At each of the K looks the top two counts are compared by a two-sided binomial test at level alpha/K, or a little
+    less: m samples of the drawn noise can be coupled with m of the exact one so that some pair differs with probability
+    at most m `slack`, and the test on the latter is wrong with probability at most its level.
     """
-    schedule = looks(n, min(n, 100), growth=2.0)
+    schedule = prediction_looks(n)
     counts, seen, stopped = _none(classes), 0, "exhausted"
     label: int | None = None
     for look in schedule:
@@ -185,7 +188,9 @@ def vote(*, classes: int, n: int, alpha: float) -> Procedure:
         counts, seen = counts + votes, seen + 1
         runner_up, top = np.argsort(counts, kind="stable")[-2:]
         top_count, next_count = int(counts[top]), int(counts[runner_up])
-        if top < classes and binomial_p_value(top_count, top_count + next_count) <= alpha / len(schedule):
+        if top < classes and binomial_p_value(top_count, top_count + next_count) <= (
+            alpha / len(schedule) - look * slack
+        ):
             label, stopped = int(top), "decided"
             break
     return Outcome(label, 0.0, 0.0, None, counts, 0, seen, stopped)
@@ -198,6 +203,11 @@ def looks(n: int, start: int, growth: float = GROWTH) -> tuple[int, ...]:
     while sizes[-1] < n:
         sizes.append(min(n, math.ceil(growth * sizes[-1])))
     return tuple(sizes)
+
+
+def prediction_looks(n: int) -> tuple[int, ...]:
+    """The looks of a prediction."""
+    return looks(n, min(n, 100), growth=2.0)
 
 
 def _better(one: Estimate, other: Estimate) -> Estimate:

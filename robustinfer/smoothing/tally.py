@@ -1,31 +1,15 @@
-"""Tallies: what the scores of an engine mean as votes, for a file of ensemble scores and for one of members' scores."""
+"""Tallies: what scores mean as votes, for a file of ensemble scores and for one of members' scores."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ..card import Card
-from ..engines import Engine
-from ..errors import CardError, ClassCountError
 from .estimates import Votes
 
-__all__ = ["Tally", "count_votes", "plurality", "vote_betas"]
+__all__ = ["Tally", "count_votes", "plurality"]
 
 Scores = npt.NDArray[np.float32]
-
-
-def vote_betas(card: Card) -> tuple[float, ...]:
-    """The betas with which the members of a `votes` file vote; none for a file of ensemble scores."""
-    if card.kind != "votes":
-        return ()
-    betas = tuple(member.beta for member in card.members)
-    if not betas or min(betas) < 0 or not 0 < sum(betas) < float("inf"):
-        raise CardError(
-            "A card of the kind votes names its members with betas of at least 0, and one above 0; found "
-            f"{list(betas)}."
-        )
-    return betas
 
 
 @dataclass(frozen=True)
@@ -42,11 +26,6 @@ class Tally:
     betas: tuple[float, ...] = ()
     members: bool = False
 
-    @classmethod
-    def of(cls, card: Card, *, members: bool) -> "Tally":
-        """The tally of a model file."""
-        return cls(len(card.classes), vote_betas(card), members)
-
     def empty(self) -> Votes:
         """No votes yet."""
         entries = self.classes + 1
@@ -55,18 +34,6 @@ class Tally:
     def samples(self, votes: Votes) -> int:
         """How many samples these votes are of."""
         return int(votes[-1].sum() if self.members else votes.sum())
-
-    def scores(self, engine: Engine, images: Scores) -> Scores:
-        """The engine's scores of N images in the shape that the card promises: every sample must get its vote."""
-        expected = (len(images), *([len(self.betas)] if self.betas else []), self.classes)
-        found = engine.scores(images)
-        if found.shape != expected:
-            whose = f" and {len(self.betas)} voting members" if self.betas else ""
-            raise ClassCountError(
-                f"The card has {self.classes} classes{whose}, so {len(images)} images have scores of shape {expected}; "
-                f"the graph gives {found.shape}."
-            )
-        return found
 
     def count(self, scores: Scores) -> Votes:
         """The votes of some samples, from their scores."""

@@ -121,4 +121,4 @@ def test_command_line(run: Run, tmp_path: Path) -> None:
     assert document["bytes"] == target.stat().st_size
     result = CliRunner().invoke(app, ["export", str(run.path), "--out", str(target), "--samples", "20", "--sampler"])
     assert "zeta" in result.stdout
-    assert Predictor.load(target).card.sampler == ("integer", "continuous")
+    assert Predictor.load(target).card.sampler == ("8-bit", "16-bit")

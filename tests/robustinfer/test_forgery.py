@@ -22,6 +22,7 @@ from robustinfer.answers import certificate_of
 from robustinfer.certificate import OPTIONAL
 from robustinfer.replay import UNPROVEN
 from robustinfer.requests import Request
+from robustinfer.voting import scores_of
 
 Array = npt.NDArray[Any]
 GREY = np.full((1, 2, 2), 150, dtype=np.uint8)
@@ -88,7 +89,9 @@ CASES = {
 
 def issue(predictor: Predictor, image: Array, settings: dict[str, Any], *, until: int | None, word: str) -> Certificate:
     """An honest certificate, without a clock: sampling ends by itself, or with the word after `until` samples."""
-    question = Request(image=image, **settings).ask(predictor.card)
+    settings = dict(settings)
+    replayed = settings.pop("replayed", None)
+    question = Request(image=image, **settings).ask(predictor.card, replayed=replayed)
     procedure, position = question.begin(), 0
     wanted = next(procedure)
     while True:
@@ -96,7 +99,7 @@ def issue(predictor: Predictor, image: Array, settings: dict[str, Any], *, until
         if until is None or position + wanted <= until:
             out = np.empty((wanted, *question.image.shape), dtype=np.float32)
             question.draw(position, out)
-            answer, position = question.tally.count(question.tally.scores(predictor.engine, out)), position + wanted
+            answer, position = question.tally.count(scores_of(predictor.engine, question.tally, out)), position + wanted
         try:
             wanted = procedure.send(answer)
         except StopIteration as end:
@@ -110,7 +113,7 @@ def honest(case: Case) -> Certificate:
 def is_true(mutant: Certificate, case: Case) -> bool:
     """Whether this is the certificate that its own request gives."""
     settings: dict[str, Any] = {name: getattr(mutant, name) for name in ("n", "n0", "alpha", "bound", "sigma", "seed")}
-    settings["noise"] = mutant.noise.rpartition("/")[2]
+    settings["replayed"] = mutant.domain
     settings["members"] = bool(mutant.members)
     if mutant.procedure != "fixed":
         settings[mutant.procedure] = mutant.requested
@@ -146,7 +149,12 @@ WORDS = {
     "method": ("clopper-pearson", "clopper-pearson/votes", "exact"),
     "bound": ("top-class", "two-class", "none"),
     "procedure": (*PROCEDURES, "certify"),
-    "noise": ("philox4x64-10/integer", "philox4x64-10/continuous", "philox4x32/integer", "integer"),
+    "domain": ("8-bit", "16-bit", "continuous"),
+    "noise": (
+        *(f"philox4x64-10/{kind}" for kind in ("integer", "integer-16", "continuous")),
+        "philox4x32/integer",
+        "integer",
+    ),
     "stopped": ("complete", "certified", "out of reach", "planned", "exhausted", "deadline", "interrupted", "done"),
     "class_name": ("a", "b", None),
     "label": (0, 1, 2, None),

@@ -90,14 +90,22 @@ def test_seeds_at_the_ends(predictor: Any, seed: Any) -> None:
 
 def test_the_noise_fits_the_pixels(predictor: Any) -> None:
     assert predictor.certify(IMAGES[0], n=200).noise == "philox4x64-10/integer"
-    assert predictor.certify(IMAGES[0], n=200, noise="continuous").noise == "philox4x64-10/continuous"
-    assert predictor.certify(IMAGES[0] / 255, n=200).noise == "philox4x64-10/continuous"
+    assert predictor.certify(IMAGES[0], n=200, domain="16-bit").noise == "philox4x64-10/integer-16"
+    assert predictor.certify(IMAGES[0] / 255, n=200).noise == "philox4x64-10/integer-16"
 
 
-def test_both_noises_agree_on_the_radius(predictor: Any) -> None:
-    integer, continuous = (predictor.certify(IMAGES[1], n=20_000, noise=k, seed=1) for k in ("integer", "continuous"))
-    assert integer.label == continuous.label
-    assert integer.radius == pytest.approx(continuous.radius, abs=0.02)
+def test_both_domains_agree_on_the_radius(predictor: Any) -> None:
+    coarse, fine = (predictor.certify(IMAGES[1], n=20_000, domain=k, seed=1) for k in ("8-bit", "16-bit"))
+    assert coarse.label == fine.label
+    assert coarse.radius == pytest.approx(fine.radius, abs=0.02)
+
+
+def test_the_radius_among_all_images_pays_for_their_rounding(predictor_of: Any) -> None:
+    """Unanimous votes prove the same in both domains, but for sqrt(d) (1/65535 + 2^-24) and 1e-6 of rounding down."""
+    predictor = predictor_of(lambda images: np.tile([0.0, 1.0], (len(images), 1)), shape=SHAPE)
+    coarse, fine = (predictor.certify(IMAGES[4], n=1000, n0=10, domain=k, seed=2) for k in ("8-bit", "16-bit"))
+    cost = np.sqrt(np.prod(SHAPE)) * (1 / 65535 + 2.0**-24)
+    assert cost - 1e-6 <= coarse.radius - fine.radius <= cost + 2e-6
 
 
 def test_defaults(predictor: Any) -> None:

@@ -81,7 +81,9 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "two aims": ({"radius": 0.1, "tolerance": 0.1}, errors.SettingError, "leave out radius"),
     "unknown bound": ({"bound": "both"}, errors.SettingError, "two-class or top-class for bound, found 'both'"),
-    "unknown noise": ({"noise": "uniform"}, errors.SettingError, "integer or continuous for noise, found 'uniform'"),
+    "continuous noise": ({"noise": "continuous"}, errors.SettingError, "integer for noise, found 'continuous'"),
+    "unknown domain": ({"domain": "10-bit"}, errors.SettingError, "8-bit or 16-bit for domain, found '10-bit'"),
+    "the domain of old certificates": ({"domain": "continuous"}, errors.SettingError, "found 'continuous'"),
     "no selection": ({"n0": 0, "radius": 0.1}, errors.SettingError, "positive n0 for the procedure radius"),
     "seed too large": ({"seed": 2**64}, errors.SettingError, r"from 0 to 2\^64 - 1 for seed"),
     "seed negative": ({"seed": -1}, errors.SettingError, r"from 0 to 2\^64 - 1 for seed"),
@@ -109,9 +111,24 @@ def test_the_advised_n_is_the_smallest_that_can_certify(
             predictor.certify(bright, n=least - 1, **settings)
 
 
-def test_integer_noise_needs_uint8(predictor: Any) -> None:
-    with pytest.raises(errors.DtypeError, match="Integer noise is for uint8"):
-        predictor.certify(FLOAT, noise="integer")
+def test_the_8_bit_domain_needs_uint8(predictor: Any) -> None:
+    with pytest.raises(errors.DtypeError, match="8-bit domain is that of uint8 images, found float32 pixels"):
+        predictor.certify(FLOAT, domain="8-bit")
+    assert predictor.certify(FLOAT, noise="integer", n=100).domain == "16-bit"
+
+
+@pytest.mark.parametrize("sigma", [0.0009, 2.1])
+def test_the_16_bit_domain_has_sigmas_of_its_own(linear_model: Any, sigma: Any) -> None:
+    predictor = Predictor.load(linear_model(WEIGHTS, shape=(3, 4, 4), sigma=None))
+    with pytest.raises(errors.SigmaError, match=f"from 0.001 to 2.0 in the 16-bit domain, found {sigma}"):
+        predictor.certify(FLOAT, sigma=sigma)
+    assert predictor.certify(UINT8, sigma=sigma, n=100).sigma == sigma
+
+
+def test_noise_that_rounding_outweighs_is_refused(predictor_of: Any, half_space: Any) -> None:
+    predictor = predictor_of(half_space, shape=(3, 300, 300), sigma=0.001)
+    with pytest.raises(errors.SampleSizeError, match="no n does at sigma"):
+        predictor.certify(np.zeros((3, 300, 300), dtype=np.float32))
 
 
 def test_predict_refuses_too_few_samples(predictor: Any) -> None:

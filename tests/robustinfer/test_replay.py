@@ -20,7 +20,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "radius": {"n": 3000, "radius": 0.02},
     "out of reach": {"n": 3000, "radius": 0.3},
     "tolerance": {"n": 3000, "tolerance": 0.02},
-    "continuous": {"n": 600, "noise": "continuous"},
+    "16-bit": {"n": 600, "domain": "16-bit"},
 }
 
 
@@ -50,7 +50,7 @@ def test_a_certificate_says_what_it_guarantees(certificate: Any) -> None:
     document = certificate.to_json()
     assert "wrong with probability at most alpha" in document["guarantee"]
     assert (document["norm"], document["procedure"], document["bound"]) == ("l2", "fixed", "two-class")
-    assert document["noise"] == "philox4x64-10/integer"
+    assert (document["noise"], document["domain"]) == ("philox4x64-10/integer", "8-bit")
     assert document["samples_used"] == 650
 
 

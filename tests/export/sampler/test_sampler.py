@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from robustinfer import Predictor
 from robustinfer.card import Card, InputSpec
 from robustinfer.errors import ExportError
-from robustinfer.smoothing.noise import NoiseKind, add_noise, continuous, integer, integer_thresholds, words
+from robustinfer.smoothing.domains import DOMAINS, GridDomain
+from robustinfer.smoothing.noise import add_noise, grid_steps, thresholds, words
 
 from ..conftest import make_ensemble
 
-KINDS: tuple[NoiseKind, ...] = ("integer", "continuous")
 SEEDS = st.integers(0, 2**64 - 1)
 EXTREME = np.array(
     [0, 1, 2, 2**32 - 1, 2**32, 2**48 - 1, 2**48, 2**62, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1],
@@ -76,9 +76,9 @@ def test_words_are_numpys(size: int) -> None:
 
 @pytest.mark.parametrize("sigma", [0.05, 0.25, 1.0])
 def test_words_become_the_runtimes_noise(sigma: float) -> None:
-    """On random words, on the ends of the range, and on both sides of every threshold of the integer noise."""
-    thresholds, _ = integer_thresholds(sigma)
-    drawn = np.concatenate([EXTREME, words(7, 0, 1, 40_000)[0], thresholds, thresholds - np.uint64(1)])
+    """On random words, on the ends of the range, and on both sides of every threshold of the 8-bit noise."""
+    coarse, _ = thresholds(sigma, "8-bit")
+    drawn = np.concatenate([EXTREME, words(7, 0, 1, 200_000)[0], coarse, coarse - np.uint64(1)])
     drawn = drawn[: len(drawn) // 4 * 4]
     size = len(drawn)
     module = Sampler(nn.Identity(), Card(classes=("a", "b"), input=InputSpec(1, 1, size), sigma=sigma))
@@ -89,22 +89,27 @@ def test_words_become_the_runtimes_noise(sigma: float) -> None:
     inputs: Inputs = {"words": (ir.DataType.INT64, [size]), "pixels": (ir.DataType.FLOAT, [1, size])}
     blocks = size // 4
 
-    exact = (integer(drawn, sigma) + 100).astype(np.float32) * np.float32(1 / 255)
-    session = session_of(lambda b, w, p: sampler_onnx._integer(b, w, p, sigma, blocks, size), inputs, ir.DataType.FLOAT)
-    assert np.array_equal(session.run(None, {"words": stream, "pixels": pixels})[0][0], exact)
-    assert np.array_equal(module._integer(signed_words, torch.from_numpy(pixels)).numpy()[0], exact)
-
-    smooth = (sigma * continuous(drawn)).astype(np.float32) + pixels[0]
+    exact = (grid_steps(drawn, sigma, "8-bit") + 100).astype(np.float32) * np.float32(1 / 255)
     session = session_of(
-        lambda b, w, p: sampler_onnx._continuous(b, w, p, sigma, blocks, size), inputs, ir.DataType.FLOAT
+        lambda b, w, p: sampler_onnx._eight_bits(b, w, p, sigma, blocks, size), inputs, ir.DataType.FLOAT
     )
-    # Two quantile functions of relative error 1e-16 may round to neighbouring floats, rarely.
+    assert np.array_equal(session.run(None, {"words": stream, "pixels": pixels})[0][0], exact)
+    assert np.array_equal(module._eight_bits(signed_words, torch.from_numpy(pixels)).numpy()[0], exact)
+
+    # Every threshold of the 8-bit noise is one of the 16-bit noise, too: there the last bit decides between two steps;
+    # in the far tails a step is less than one word wide.
+    inner, chance = (drawn > 2**24) & (drawn < 2**64 - 2**24), slice(len(EXTREME), len(EXTREME) + 200_000)
+    fine = (grid_steps(drawn, sigma, "16-bit") + 25700).astype(np.float32) * np.float32(1 / 65535)
+    session = session_of(
+        lambda b, w, p: sampler_onnx._sixteen_bits(b, w, p, sigma, blocks, size), inputs, ir.DataType.FLOAT
+    )
     for found in (
         session.run(None, {"words": stream, "pixels": pixels})[0][0],
-        module._continuous(signed_words, torch.from_numpy(pixels)).numpy()[0],
+        module._sixteen_bits(signed_words, torch.from_numpy(pixels)).numpy()[0],
     ):
-        assert np.abs(found - smooth).max() <= np.spacing(np.abs(smooth).max())
-        assert (found != smooth).mean() < 1e-4
+        assert np.array_equal(found[chance], fine[chance])
+        assert np.abs(found - fine)[inner].max() < 1.5 / 65535
+        assert np.abs(found).max() < 10 * sigma + 1
 
 
 @pytest.fixture(scope="module")
@@ -125,18 +130,17 @@ def test_votes_are_the_runtimes(sampler_files: dict[str, Path]) -> None:
     image = np.random.default_rng(5).integers(0, 256, card.input.shape, dtype=np.uint8)
     unit = (image * np.float32(1 / 255))[None]
 
-    @given(SEEDS, st.integers(0, 10**6), st.integers(1, 60), st.sampled_from(KINDS))
+    @given(SEEDS, st.integers(0, 10**6), st.integers(1, 60), st.sampled_from(DOMAINS))
     @settings(max_examples=10, deadline=None)
-    def check(seed: int, first: int, count: int, kind: NoiseKind) -> None:
+    def check(seed: int, first: int, count: int, domain: GridDomain) -> None:
         noisy = np.empty((count, *card.input.shape), dtype=np.float32)
-        source = image if kind == "integer" else unit[0]
-        add_noise(source, kind=kind, sigma=0.5, seed=seed, first=first, out=noisy)
+        add_noise(image, domain=domain, sigma=0.5, seed=seed, first=first, out=noisy)
         scores = predictor.engine.scores(noisy)
         expected = np.bincount(scores.argmax(1), minlength=6)
         ordered = np.sort(scores, axis=1)
         near_ties = int((ordered[:, -1] - ordered[:, -2] < 1e-5 * np.abs(scores).max()).sum())
         for name in ("sampler.onnx", "sampler.pt"):
-            found = sampler_votes(sampler_files[name], unit, seed=seed, first=first, count=count, noise=kind)
+            found = sampler_votes(sampler_files[name], unit, seed=seed, first=first, count=count, domain=domain)
             assert found.sum() == count
             assert np.abs(found - expected).sum() <= 2 * near_ties
 
@@ -149,7 +153,7 @@ def test_a_certificate_has_the_samplers_votes(sampler_files: dict[str, Path]) ->
     certificate = predictor.certify(image, n=300, n0=20, seed=2**63 + 5)
     unit = (image * np.float32(1 / 255))[None]
     for name in ("sampler.onnx", "sampler.pt"):
-        votes = sampler_votes(sampler_files[name], unit, seed=2**63 + 5, first=20, count=300, noise="integer")
+        votes = sampler_votes(sampler_files[name], unit, seed=2**63 + 5, first=20, count=300, domain="8-bit")
         assert np.abs(votes - [*certificate.counts, certificate.invalid]).sum() <= 2
 
 
@@ -193,11 +197,11 @@ def test_scores_that_are_not_finite_vote_for_no_class(tmp_path: Path, suffix: st
     path.write_bytes(build(Ensemble([_Spoilt()], [1.0]).freeze(), card))
     image = np.full((1, 1, 2, 2), 128 / 255, dtype=np.float32)
     noisy = np.empty((200, 1, 2, 2), dtype=np.float32)
-    add_noise(np.full((1, 2, 2), 128, dtype=np.uint8), kind="integer", sigma=0.25, seed=1, first=0, out=noisy)
+    add_noise(np.full((1, 2, 2), 128, dtype=np.uint8), domain="8-bit", sigma=0.25, seed=1, first=0, out=noisy)
     first = noisy[:, 0, 0, 0]
     expected = [int((first >= 0.5).sum()), int(((first >= 0.2) & (first < 0.5)).sum()), int((first < 0.2).sum())]
     assert min(expected) > 10
-    assert sampler_votes(path, image, seed=1, first=0, count=200, noise="integer").tolist() == expected
+    assert sampler_votes(path, image, seed=1, first=0, count=200, domain="8-bit").tolist() == expected
 
 
 def _onnx_bytes(ensemble: Ensemble, card: Card) -> bytes:

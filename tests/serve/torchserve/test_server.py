@@ -95,12 +95,12 @@ def test_deadline_is_kept(server: Server, image: Array) -> None:
     assert (late.stopped, late.samples_used) == ("deadline", 0)
 
 
-def test_floats_are_certified_with_continuous_noise(server: Server, predictor: Predictor, image: Array) -> None:
+def test_floats_are_certified_in_the_16_bit_domain(server: Server, predictor: Predictor, image: Array) -> None:
     pixels = (image / 255).astype(np.float32)
     expected = predictor.certify(pixels, n=2000, seed=7)
     with server.http() as http:
         found = http.post("/predictions/tiny", json={"image": pixels.tolist(), **SETTINGS}).json()
-    assert found["noise"].endswith("continuous")
+    assert found["domain"] == "16-bit"
     assert same(found, expected)
 
 
