@@ -41,6 +41,7 @@ IMAGE_SUFFIXES = (*PICTURE_SUFFIXES, ".npy")
 MAX_PIXELS = 50_000_000
 """Images with more pixels are refused before they are decoded."""
 
+_MAX_SCANS = 100  # of a JPEG file; cameras and editors write one to about a dozen
 _GREY = {"1", "L", "LA"}
 _ORIENTATION = 0x0112  # the EXIF tag
 _TURNED = range(5, 9)  # its values that exchange height and width
@@ -191,11 +192,31 @@ def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
     if mode is None:
         raise ImageFileError(f"Picture files have 1 or 3 channels; this model takes {spec.channels}: use npy files.")
     with _picture(io.BytesIO(content), max_pixels) as picture:
+        _check_before_decoding(picture, content, spec)
         ImageOps.exif_transpose(picture, in_place=True)
         # Pillow warns where a palette has an alpha value per colour; by way of RGBA the colours are the same.
         translucent = isinstance(picture.info.get("transparency"), bytes)
         converted = (picture.convert("RGBA") if translucent else picture).convert(mode)
     return np.asarray(_fitted(converted, spec), dtype=np.uint8)
+
+
+def _check_before_decoding(picture: "Image.Image", content: bytes, spec: InputSpec) -> None:
+    """Refuse by the header what would only be refused after decoding, and what takes far longer than its size tells.
+
+    A progressive JPEG of one megabyte may hold thousands of scans, each of which passes over the whole picture. Inside
+    a scan a byte FF is followed by 00, so the sequence FF DA begins scans (and those of an embedded preview).
+    """
+    if picture.format == "JPEG" and (scans := content.count(b"\xff\xda")) > _MAX_SCANS:
+        raise ImageFileError(f"The JPEG image has {scans} scans, more than {_MAX_SCANS}: save it again.")
+    expected = (spec.width, spec.height)
+    if spec.resize == "refuse" and expected not in (picture.size, picture.size[::-1]):  # EXIF may turn it
+        raise _wrong_size(picture, spec)
+
+
+def _wrong_size(picture: "Image.Image", spec: InputSpec) -> ShapeError:
+    return ShapeError(
+        f"Expected an image of {spec.width} x {spec.height} pixels, found {picture.width} x {picture.height}."
+    )
 
 
 def _fitted(picture: "Image.Image", spec: InputSpec) -> "Image.Image":
@@ -206,7 +227,5 @@ def _fitted(picture: "Image.Image", spec: InputSpec) -> "Image.Image":
     if picture.size == size:
         return picture
     if spec.resize == "refuse":
-        raise ShapeError(
-            f"Expected an image of {size[0]} x {size[1]} pixels, found {picture.width} x {picture.height}."
-        )
+        raise _wrong_size(picture, spec)
     return ImageOps.fit(picture, size, method=Image.Resampling[spec.resize.upper()])

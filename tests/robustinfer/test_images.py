@@ -141,3 +141,31 @@ def test_the_file_is_named(tmp_path: Path) -> None:
 def test_picture_files_have_one_or_three_channels() -> None:
     with pytest.raises(ImageFileError, match="takes 4: use npy files"):
         decode_image(encoded(np.moveaxis(PIXELS, 0, 2)), InputSpec(4, 4, 5))
+
+
+def scanned(times: int, size: tuple[int, int] = (64, 64)) -> bytes:
+    """A progressive JPEG whose last scan is repeated `times` times: each costs a pass over the whole picture."""
+    stream = io.BytesIO()
+    noise = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(stream, "JPEG", progressive=True, quality=20)
+    content = stream.getvalue()
+    last = content.rindex(b"\xff\xda")
+    return content[:last] + content[last:-2] * times + content[-2:]
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = InputSpec(3, 64, 64)
+    assert decode_image(scanned(2), spec).shape == (3, 64, 64)
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(ImageFileError, match="scans, more than 100"):
+        decode_image(scanned(200), spec)
+
+
+@pytest.mark.parametrize("size", [(65, 64), (2000, 3000)])
+def test_a_picture_of_another_size_is_refused_by_its_header(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    content = scanned(1, size)
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(ShapeError, match="Expected an image of 64 x 64"):
+        decode_image(content, InputSpec(3, 64, 64, resize="refuse"))
