@@ -1,9 +1,11 @@
 """Acceptance: an exported file is opened as a user would open it, and compared with the ensemble it came from.
 
-Scores are compared on clean and noisy images, and votes on replayed noise. With d flips among n votes, the probability
-that file and ensemble disagree on a noisy sample (averaged over these images) is at most zeta = CP_upper(d, n, alpha),
-except with probability alpha over the noise. So a bound p_lower that was proven for the ensemble holds for the file as
-p_lower - zeta (Ugare et al., arXiv 2305.19521); the runtime certifies the file itself and needs no such step.
+Scores are compared on clean and noisy images, and votes on replayed noise. With d flips among n noisy samples, the
+probability that file and ensemble disagree on a sample (averaged over these images) is at most
+zeta = CP_upper(d, n, alpha), except with probability alpha over the noise. Where members vote, a sample flips if that
+of any member does: they all see the same noise, so a sample is one observation, however many vote on it. So a bound
+p_lower that was proven for the ensemble, or for a member, holds for the file as p_lower - zeta (Ugare et al., arXiv
+2305.19521); the runtime certifies the file itself and needs no such step.
 """
 
 import dataclasses
@@ -191,7 +193,9 @@ class _Comparison:
             )
             self.difference = worst
         self.largest = max(self.largest, float(np.abs(expected).max(initial=0.0)))
-        changed = found.argmax(-1) != expected.argmax(-1)  # one vote per image, or per member
+        changed = found.argmax(-1) != expected.argmax(-1)
+        if changed.ndim > 1:  # members see the same noise, so theirs is one observation: it flips if any of them does
+            changed = changed.any(axis=1)
         self.votes += changed.size
         self.flips += int(changed.sum())
 

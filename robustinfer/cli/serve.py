@@ -48,6 +48,14 @@ def command(
             show_default=False,
         ),
     ] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROBUST_SERVE_DOMAIN",
+            help="Answer in one domain only: 8-bit or 16-bit. Default: by the type of the pixels.",
+            show_default=False,
+        ),
+    ] = None,
     metrics_host: Annotated[
         str | None,
         typer.Option(envvar="ROBUST_SERVE_METRICS_HOST", help="Address of the metrics. Default: 127.0.0.1."),
@@ -96,6 +104,7 @@ def command(
         "auth": auth,
         "max_n": max_n,
         "allow_seeds": allow_seeds,
+        "domain": domain,
         "metrics_host": metrics_host,
         "metrics_port": metrics_port,
         "health_port": health_port,

@@ -20,7 +20,8 @@ class Limits:
     `max_seconds`: how long the samples may take on this machine, by the speed the worker has measured.
     `max_body`: bytes. `max_pixels`: pixels an image file may have, read from its header before it is decoded.
     `max_images`: images in one request of the open inference protocol. `allow_seeds`: clients may choose the seed,
-    and so draw again until a certificate pleases them.
+    and so draw again until a certificate pleases them. `domain`: the only domain this server answers in, or None for
+    that of the image's pixels.
     """
 
     max_n: int = 100_000
@@ -30,6 +31,7 @@ class Limits:
     max_pixels: int = 25_000_000
     max_images: int = 64
     allow_seeds: bool = False
+    domain: str | None = None
     min_alpha: float = SETTINGS["alpha"].least or 0.0
     max_alpha: float = SETTINGS["alpha"].most or 1.0
 
@@ -49,6 +51,11 @@ class Limits:
             raise Refusal.unacceptable(
                 "limit_seed",
                 "This server draws its own seeds: leave seed out (see `robust serve --allow-seeds`).",
+            )
+        if self.domain is not None and settings.get("domain") not in {None, self.domain}:
+            raise Refusal.unacceptable(
+                "limit_domain",
+                f"This server answers in the {self.domain} domain only; found {settings['domain']}: leave domain out.",
             )
         n = settings.get("n")
         if n is not None and not 1 <= n * images <= self.max_n:

@@ -145,6 +145,8 @@ class Worker:
             self._limits.check_cost(samples, self._rate)
         if len(reading.images) > 1 and "seed" in settings:
             raise Refusal.unacceptable("bad_setting", "seed is for one image: two images never share their noise.")
+        if self._limits.domain is not None:
+            settings = {**settings, "domain": self._limits.domain}
         return [Request(image=image, **settings) for image in reading.images]
 
     def _compute(self, asked: Sequence[Request]) -> list[Result | Exception]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from robustinfer.card import Card
 from robustinfer.errors import SettingError
+from robustinfer.settings import SETTINGS
 
 from ..service.limits import Limits
 from .archive import valid_name
@@ -67,6 +68,7 @@ class ServeOptions:
     max_body: int | None = None
     max_pixels: int = 25_000_000
     allow_seeds: bool = False
+    domain: str | None = None
     startup_timeout: float = 180.0
     drain_timeout: float | None = None
     watch_timeout: float = 60.0
@@ -76,6 +78,8 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if self.auth not in get_args(Auth):
             raise SettingError(f"auth is token or none; found {self.auth!r}.")
+        if self.domain is not None:
+            SETTINGS["domain"].check(self.domain)
         for name in ("port", "metrics_port", "health_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65_535:
@@ -110,6 +114,7 @@ class ServeOptions:
             max_body=self.max_body or max(_body_size(model.card) for model in models),
             max_pixels=self.max_pixels,
             allow_seeds=self.allow_seeds,
+            domain=self.domain,
         )
 
 

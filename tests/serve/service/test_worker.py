@@ -61,6 +61,21 @@ def test_seeds_of_clients_are_refused_unless_they_are_allowed(predictor: Predict
     assert json.loads(answer.body)["seed_origin"] == "caller"
 
 
+def test_a_server_can_answer_in_one_domain_only(predictor: Predictor, image: Array) -> None:
+    """Whatever the pixels are: grey levels then get the classifier of the floats, and floats the words of a refusal."""
+    floats = (image / 255).astype(np.float32)
+    fine = worker(predictor, domain="16-bit")
+    answers = fine.answer([question(one, n=500, seed=3) for one in (image, floats)])
+    assert [json.loads(answer.body)["domain"] for answer in answers] == ["16-bit", "16-bit"]
+    (answer,) = fine.answer([question(image, n=500, domain="8-bit")])
+    assert (int(answer.status), error(answer)) == (422, "limit_domain")
+    (answer,) = worker(predictor, domain="8-bit").answer([question(floats, n=500)])
+    assert int(answer.status) == 422
+    assert "8-bit domain is that of uint8 images" in answer.body
+    (answer,) = worker(predictor).answer([question(image, n=500, domain="16-bit")])
+    assert json.loads(answer.body)["domain"] == "16-bit"
+
+
 def test_an_engine_that_fails_on_one_request_fails_that_one_only(predictor: Predictor, image: Array) -> None:
     class Moody:
         """A predictor whose engine cannot stand one seed."""
