@@ -5,12 +5,10 @@ import importlib.util
 import re
 from pathlib import Path
 
-import pytest
-
 from .conftest import ROOT
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
-RULES = ROOT / "tests" / "test_rooms.py"
+RULES = ROOT / "tests" / "repository" / "test_rooms.py"
 
 
 def named(file: Path) -> set[str]:
@@ -67,7 +65,6 @@ def test_every_package_is_a_room_of_the_table() -> None:
     assert packages - {"robust.train.recipes"} == set(rooms()) - {"robust.train.recipe", "robustinfer.errors"}
 
 
-@pytest.mark.skipif(not RULES.is_file(), reason="the imports are not checked against a table")
 def test_the_table_is_the_one_that_the_imports_obey() -> None:
     spec = importlib.util.spec_from_file_location("rules", RULES)
     assert spec is not None
