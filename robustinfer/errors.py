@@ -25,6 +25,7 @@ RobustinferError
 ├── RecipeError               an unknown key, a wrong type or an impossible value in a recipe
 ├── RunError                  a run folder that is missing, incomplete, damaged or of another recipe
 ├── TrainingError             a training that cannot go on
+│   └── StoppedError          a training that was asked to stop, and kept what it had
 ├── ExportError               an export that failed, or was not accepted
 ├── ServeError                a server that did not start, or stopped
 └── ClientError               an answer of a server that is not a certificate
@@ -58,6 +59,7 @@ __all__ = [
     "ShapeError",
     "SigmaError",
     "SignatureError",
+    "StoppedError",
     "TrainingError",
 ]
 
@@ -173,6 +175,12 @@ class RunError(RobustinferError):
 
 class TrainingError(RobustinferError):
     """A training cannot go on."""
+
+
+class StoppedError(TrainingError):
+    """A training was asked to stop. Its run folder holds everything up to that moment."""
+
+    exit_code = 130
 
 
 class ExportError(RobustinferError):

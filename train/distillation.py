@@ -125,6 +125,7 @@ def distill(
     resume: bool = False,
     device: str = "auto",
     watcher: Watcher | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Run:
     """Train a student of the run's ensemble into the run folder `out`.
 
@@ -136,7 +137,7 @@ def distill(
         raise SettingError(f"Expected a temperature above 0, found {temperature!r}.")
     recipe = student_recipe(run, epochs=epochs)
     booster = partial(DistillationBooster, teacher=run, temperature=temperature)
-    return train(recipe, out, root=root, resume=resume, device=device, watcher=watcher, booster=booster)
+    return train(recipe, out, root=root, resume=resume, device=device, watcher=watcher, stop=stop, booster=booster)
 
 
 def student_recipe(run: Run, *, epochs: int | None = None) -> Recipe:

@@ -39,15 +39,18 @@ def train(
     device: str = "auto",
     download: bool = False,
     watcher: Watcher | None = None,
+    stop: Callable[[], bool] | None = None,
     booster: Callable[..., Booster] = make_booster,
 ) -> Run:
     """Train by the recipe and return the run folder `out`; with `resume`, resume an interrupted one.
 
-    `booster` makes what trains the stages; by default what the recipe names.
+    As soon as `stop` answers True the training writes a checkpoint and raises `StoppedError`; it is asked after
+    each step and while something is measured. `booster` makes what trains the stages; by default what the recipe names.
     Under torchrun every process calls this; the first one writes.
     On a CPU under Linux the process keeps the memory it frees from now on, which makes steps faster.
     """
-    with join_processes(device) as processes, torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    joined = join_processes(device, stop) if stop is not None else join_processes(device)
+    with joined as processes, torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         keep_freed_memory(processes.device)
         whole = load_data(recipe.data, root=root, size=recipe.size, download=download)
         data, held_out = _parts(recipe, whole)

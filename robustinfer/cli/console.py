@@ -76,17 +76,27 @@ def existing(paths: Iterable[Path]) -> list[Path]:
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """The first ctrl-C sets the event, so that work ends with what it has; the second one ends the program."""
+def interruptible(*signals: signal.Signals, worthwhile: Callable[[], bool] = lambda: True) -> Iterator[threading.Event]:
+    """The first ctrl-C sets the event, so that work ends with what it has; the second one ends the program.
+
+    `signals` are those that count as ctrl-C, SIGINT alone by default. While it is not `worthwhile`, because there is
+    nothing to keep yet, the first one ends the program, too.
+    """
     stop = threading.Event()
 
     def first(*_: Any) -> None:
+        restore()
+        if not worthwhile():
+            raise KeyboardInterrupt
         note("stopping; press ctrl-C again to end at once")
         stop.set()
-        signal.signal(signal.SIGINT, before)
 
-    before = signal.signal(signal.SIGINT, first)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, first) for number in signals or (signal.SIGINT,)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()

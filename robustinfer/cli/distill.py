@@ -45,13 +45,13 @@ def command(
         from robust.train.machine.processes import choose_device
         from robust.train.runs.run import Run
 
-    from .training_progress import watching
+    from .training_progress import stoppable, watching
 
     if threads:
         torch.set_num_threads(threads)
     teacher = Run.open(run)
     folder = out if out is not None else run.with_name(f"{run.name}-student")
-    with watching(student_recipe(teacher, epochs=epochs)) as watcher:
+    with watching(student_recipe(teacher, epochs=epochs)) as watcher, stoppable(watcher, folder) as stop:
         student = distill(
             teacher,
             folder,
@@ -61,6 +61,7 @@ def command(
             resume=resume,
             device=device,
             watcher=watcher,
+            stop=stop,
         )
     own = teacher.recipe.data in ("mnist", "cifar10", "imagenet")
     tests = load_test_images(str(data) if own else None, teacher.recipe.data, images=images, model=teacher)

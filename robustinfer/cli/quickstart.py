@@ -106,13 +106,17 @@ def _ordinary(recipe: "Recipe") -> "Recipe":
 def _train(recipe: "Recipe", folder: Path, *, quiet: bool = False) -> "Run":
     from robust.train import Run, train
 
+    from ..errors import StoppedError
     from .training_progress import watching
 
     if (folder / "recipe.toml").is_file() and Run.open(folder).finished:
         run = train(recipe, folder, resume=True)  # trains nothing, but refuses a run of other settings or data
     else:
-        with watching(recipe) as watcher:
-            run = train(recipe, folder, resume=True, watcher=None if quiet else watcher)
+        with watching(recipe) as watcher, interruptible() as stop:
+            try:
+                run = train(recipe, folder, resume=True, watcher=None if quiet else watcher, stop=stop.is_set)
+            except StoppedError:
+                raise KeyboardInterrupt from None
     if not quiet:
         for stage in run.stages:
             note(

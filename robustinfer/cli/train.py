@@ -41,7 +41,7 @@ def command(
         import torch
         from robust.train import Recipe, train
 
-    from .training_progress import watching
+    from .training_progress import stoppable, watching
 
     if threads:
         torch.set_num_threads(threads)
@@ -53,8 +53,10 @@ def command(
         print_json(report.to_json()) if json else print_text(report.table())
         return
     folder = out if out is not None else Path("runs") / chosen.name
-    with watching(chosen) as watcher:
-        run = train(chosen, folder, root=data, resume=resume, device=device, download=download, watcher=watcher)
+    with watching(chosen) as watcher, stoppable(watcher, folder) as stop:
+        run = train(
+            chosen, folder, root=data, resume=resume, device=device, download=download, watcher=watcher, stop=stop
+        )
     if watcher is None:  # another process of torchrun speaks
         return
     if json:

@@ -1,30 +1,35 @@
 """The progress of a training on a terminal: a bar with an estimate of the time left, one line an epoch elsewhere."""
 
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from robust.train.recipe import Recipe
-from robust.train.runs.journal import Watcher
 from robust.train.stage.schedule import stage_cost
 
-from .console import note, stderr
+from ..errors import StoppedError
+from .console import interruptible, note, program, stderr
 
-__all__ = ["TerminalWatcher", "watching"]
+__all__ = ["TerminalWatcher", "stoppable", "watching"]
 
 
 class TerminalWatcher:
     """Shows stage, epoch, loss, held-out robust accuracy and the time left."""
 
     def __init__(self, recipe: Recipe, bar: Progress) -> None:
-        self.recipe, self.bar, self.robust = recipe, bar, ""
+        self.recipe, self.bar, self.robust, self.started = recipe, bar, "", False
         self.costs = [stage_cost(recipe, number) for number in range(1, recipe.stages + 1)]
         self.task = bar.add_task("starting", total=sum(self.costs))
 
     def stage(self, number: int, epochs: int, steps: int) -> None:
         """Move to the start of a stage."""
+        self.started = True
         self._show(number, 0.0, f"stage {number}/{self.recipe.stages}")
 
     def step(self, number: int, epoch: float, loss: float) -> None:
@@ -55,7 +60,7 @@ class TerminalWatcher:
 
 
 @contextmanager
-def watching(recipe: Recipe) -> Iterator[Watcher | None]:
+def watching(recipe: Recipe) -> Iterator[TerminalWatcher | None]:
     """A watcher on stderr; None in all but the first process of torchrun."""
     if os.environ.get("RANK", "0") != "0":
         yield None
@@ -63,3 +68,24 @@ def watching(recipe: Recipe) -> Iterator[Watcher | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         yield TerminalWatcher(recipe, bar)
+
+
+@contextmanager
+def stoppable(watcher: TerminalWatcher | None, folder: Path) -> Iterator[Callable[[], bool]]:
+    """The `stop` of a training into `folder`: ctrl-C or SIGTERM once it has started. Then say how to resume."""
+    worthwhile = (lambda: True) if watcher is None else (lambda: watcher.started)
+    try:
+        with interruptible(signal.SIGINT, signal.SIGTERM, worthwhile=worthwhile) as stop:
+            yield stop.is_set
+    except StoppedError:
+        raise StoppedError(
+            f"The training was stopped, and {folder} holds everything up to that moment. Resume it with: {_again()}"
+        ) from None
+
+
+def _again() -> str:
+    """The command that resumes what this process was started for."""
+    if "WORLD_SIZE" in os.environ:
+        return "the same torchrun command and --resume"
+    words = sys.argv[1:] if "--resume" in sys.argv else [*sys.argv[1:], "--resume"]
+    return f"{program()} {shlex.join(words)}"

@@ -65,6 +65,7 @@ class Booster(ABC):
             self.journal.rewind(number, trainer.epoch, trainer.step)
             trainer.fit()
             trainer.save()
+            self.processes.leave_if_asked()
             self._finish(trainer)
         if self.processes.first:
             Checkpoint.clear(self.run.path)

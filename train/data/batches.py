@@ -50,9 +50,11 @@ def in_order(
     """Each image once, in the order of the data set: numbered batches of `size`, the last one possibly smaller.
 
     Batch b belongs to process b mod world, and only that process meets it; random streams are keyed by b, so that
-    nothing depends on how many processes there are.
+    nothing depends on how many processes there are. A process that stands alone may be asked to stop before each batch.
     """
     for number, numbers in enumerate(numbers_in_order(len(data), size)):
+        if processes.world == 1:
+            processes.leave_if_asked()
         if number % processes.world == processes.rank:
             image = as_pixels(data.take(numbers), processes.device, channels_last=channels_last)
             yield number, Batch(image, data.labels[numbers].to(processes.device), numbers=numbers)

@@ -1,7 +1,7 @@
 """The processes of one training: one by default, many under torchrun, which share each batch between them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,18 +10,27 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from robustinfer.errors import DeviceError, SettingError, TrainingError
+from robustinfer.errors import DeviceError, SettingError, StoppedError, TrainingError
 
 __all__ = ["Processes", "choose_device", "join_processes"]
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Processes:
-    """This process among `world` processes, and the device it computes on."""
+    """This process among `world` processes, and the device it computes on.
+
+    `stop` says whether somebody has asked the training to end early. It is asked between two steps and, where there is
+    only one process, between two batches of a measurement.
+    """
 
     device: torch.device
     rank: int = 0
     world: int = 1
+    stop: Callable[[], bool] = _never
 
     @property
     def first(self) -> bool:
@@ -65,6 +74,11 @@ class Processes:
         """
         return bool(self.agree(torch.tensor(yes))) if self.world > 1 else yes
 
+    def leave_if_asked(self) -> None:
+        """Raise `StoppedError` in every process if the first one was asked to stop."""
+        if self.decide(self.stop()):
+            raise StoppedError("The training was stopped; the run folder holds everything up to this moment.")
+
     def wait(self) -> None:
         """Until all processes are here."""
         if self.world > 1:
@@ -85,11 +99,11 @@ def choose_device(device: str = "auto") -> torch.device:
 
 
 @contextmanager
-def join_processes(device: str = "auto") -> Iterator[Processes]:
+def join_processes(device: str = "auto", stop: Callable[[], bool] = _never) -> Iterator[Processes]:
     """Join the group that torchrun started (it sets WORLD_SIZE), or stand alone; leave it at the end."""
     chosen = choose_device(device)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Processes(chosen)
+        yield Processes(chosen, stop=stop)
         return
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -98,7 +112,7 @@ def join_processes(device: str = "auto") -> Iterator[Processes]:
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=timedelta(hours=2))
     try:
-        yield Processes(chosen, distributed.get_rank(), distributed.get_world_size())
+        yield Processes(chosen, distributed.get_rank(), distributed.get_world_size(), stop)
     except (RuntimeError, distributed.DistError) as error:
         if not _lost(error):
             raise

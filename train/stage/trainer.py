@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustinfer.errors import TrainingError
+from robustinfer.errors import StoppedError, TrainingError
 
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
 from ..attacks.pgd import frozen
@@ -101,7 +101,14 @@ class StageTrainer:
         return {"epochs": self.epochs, "attack_steps": self.attack_steps, "delta": self.recipe.delta}
 
     def fit(self) -> None:
-        """Train to the end of the stage."""
+        """Train to the end of the stage, or until somebody asks for a stop: then the checkpoint is of that moment."""
+        try:
+            self._fit()
+        except StoppedError:
+            self.save()
+            raise
+
+    def _fit(self) -> None:
         self.batches.offsets = self.cached_offsets()
         self.journal.watcher.stage(self.number, self.epochs, self.batches.steps)
         begun, saved = time.monotonic() - self.seconds, time.monotonic()
@@ -114,7 +121,9 @@ class StageTrainer:
                 if self.step % _LOG_STEPS == 0:
                     self._log()
                 # Saving is a collective, and clocks differ: the first process decides for all.
-                if self.processes.decide(time.monotonic() - saved >= self.recipe.checkpoint_seconds):
+                due = time.monotonic() - saved >= self.recipe.checkpoint_seconds
+                if self.processes.decide(due or self.processes.stop()):
+                    self.processes.leave_if_asked()
                     self.save()
                     saved = time.monotonic()
             self._end_epoch()

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from robust.train import Recipe, Run, train
 from robust.train.runs import run as run_module
 from robust.train.stage.trainer import StageTrainer
 
-from robustinfer.errors import RunError
+from robustinfer.errors import RunError, StoppedError
 from robustinfer.files import leftovers
 
 
@@ -88,6 +89,61 @@ def test_resume_after_a_kill_between_two_files(
         with pytest.raises(Killed):
             train(recipe, tmp_path / "run", device="cpu")
     assert weights(train(recipe, tmp_path / "run", device="cpu", resume=True)) == weights(whole)
+
+
+@pytest.mark.parametrize("question", [1, 3, 4, 5, 8, 9, 11])
+def test_a_training_that_is_asked_to_stop_keeps_its_last_step(
+    tiny: Recipe, uninterrupted: Any, tmp_path: Path, question: int
+) -> None:
+    """Three steps and a measurement per epoch: the questions come after steps, and before batches of measurements."""
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked >= question
+
+    recipe = tiny.replace(checkpoint_seconds=1e6)
+    whole = uninterrupted(tiny.replace(checkpoint_seconds=0))
+    with pytest.raises(StoppedError):
+        train(recipe, tmp_path / "run", device="cpu", stop=stop)
+    assert (tmp_path / "run" / "resume.safetensors").is_file()
+    assert weights(train(recipe, tmp_path / "run", device="cpu", resume=True)) == weights(whole)
+
+
+@pytest.mark.timeout(300)
+def test_signals_leave_a_checkpoint_and_the_command_that_resumes(tiny: Recipe, tmp_path: Path) -> None:
+    """A real process: ctrl-C, then SIGTERM to the process that resumed, then to the end by the command it printed.
+
+    Each signal is sent when new lines are in metrics.jsonl; hundreds of updates are left then.
+    """
+    recipe = tiny.replace(checkpoint_seconds=1e6, stages=1, epochs=60, limit=640)
+    file, folder = tmp_path / "tiny.toml", tmp_path / "my run"
+    file.write_text(recipe.to_toml())
+    words = ["train", str(file), "--out", str(folder), "--device", "cpu", "--threads", "1"]
+    command = shlex.join([sys.executable, "-m", "robustinfer", *words])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(shlex.split(command), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        before = _lines(folder)
+        while _lines(folder) < before + 2:
+            assert process.poll() is None, "it ended before it could be stopped"
+            time.sleep(0.002)
+        process.send_signal(number)
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 130, said
+        assert "holds everything up to that moment" in said
+        command = said.strip().rpartition("Resume it with: ")[2]
+        assert command.endswith("--resume")
+        assert command.count("--resume") == 1
+    finished = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=240, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "epoch 1/60" not in finished.stderr
+    assert weights(Run.open(folder)) == weights(train(recipe, tmp_path / "whole", device="cpu"))
+
+
+def _lines(folder: Path) -> int:
+    file = folder / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.is_file() else 0
 
 
 def test_the_seed_decides_everything(tiny: Recipe, uninterrupted: Any, tmp_path: Path) -> None:
