@@ -3,8 +3,8 @@
 import base64
 import copy
 import json
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,15 +182,15 @@ def test_keys_of_another_kind_are_refused(tmp_path: Path) -> None:
             load(tmp_path / "none.key")
 
 
-@pytest.mark.skipif(shutil.which("model_signing") is None, reason="needs the command of the package model-signing")
 def test_the_command_of_openssf_verifies_our_bundle_and_we_verify_its_own(tmp_path: Path) -> None:
+    command = str(Path(sys.executable).with_name("model_signing"))
     path, key = tmp_path / "digits.onnx", PrivateKey.generate("ecdsa")
     path.write_bytes(bytes(range(256)))
     public = key.write(tmp_path / "key")
     ours = sign_model(path, key)
-    verify = ["model_signing", "verify", "key", str(path), "--public_key", str(public), "--signature", str(ours)]
+    verify = [command, "verify", "key", str(path), "--public_key", str(public), "--signature", str(ours)]
     assert subprocess.run(verify, capture_output=True, timeout=60).returncode == 0
-    sign = ["model_signing", "sign", "key", str(path), "--private_key", str(tmp_path / "key"), "--signature", str(ours)]
+    sign = [command, "sign", "key", str(path), "--private_key", str(tmp_path / "key"), "--signature", str(ours)]
     assert subprocess.run(sign, capture_output=True, timeout=60).returncode == 0
     check_model(path, PublicKey.load(public))
     path.write_bytes(bytes(255))
