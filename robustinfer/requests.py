@@ -12,7 +12,7 @@ from .card import Card
 from .certificate import METHOD, VOTES_METHOD, ProcedureName, SeedOrigin
 from .errors import DtypeError, SampleSizeError, SettingError, SigmaError
 from .images import as_image, to_unit
-from .settings import MAX_N, SETTINGS, Mode, check
+from .settings import MAX_N, REPLAYED, SETTINGS, Mode, Setting, check
 from .smoothing.bounds import round_radius_down, smallest_n
 from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, rounding_cost
 from .smoothing.estimates import Smoothing, estimate, estimate_same_sample
@@ -67,14 +67,14 @@ class Request:
         """Check everything against the table of settings and the card, and settle what was left open.
 
         `derived_seed` says that the seed was derived from that of a data set. `replayed` is the domain of a certificate
-        that is drawn again: continuous noise can only be replayed.
+        that is drawn again: continuous noise can only be replayed, and so can numbers beyond today's limits.
         """
-        given = check(self.mode, {name: getattr(self, name) for name in SETTINGS})
+        given = check(self.mode, {name: getattr(self, name) for name in SETTINGS}, replayed=replayed is not None)
         procedure = _procedure(given)
         n0 = _n0(self.mode, procedure, given)
         image = as_image(self.image, card.input)
         domain = _domain(replayed or given["domain"], image.dtype.name)
-        sigma, size = _sigma(given["sigma"], card, domain), card.input.size
+        sigma, size = _sigma(given["sigma"], card, domain, REPLAYED if replayed else SETTINGS), card.input.size
         bound: Bound = given["bound"] or ("two-class" if n0 else "top-class")
         question = Question(
             image=to_unit(image) if domain == "continuous" else image,
@@ -233,14 +233,14 @@ def _tally(members: bool | None, card: Card) -> Tally:
     return tally_of(card, members=card.kind == "votes" if members is None else members)
 
 
-def _sigma(sigma: float | None, card: Card, domain: Domain) -> float:
+def _sigma(sigma: float | None, card: Card, domain: Domain, settings: Mapping[str, Setting]) -> float:
     if sigma is not None and card.sigma is not None and not math.isclose(sigma, card.sigma, rel_tol=1e-9):
         raise SigmaError(
             f"The model {card.name!r} was trained for sigma = {card.sigma}, found {sigma}: leave sigma out."
         )
     if sigma is None and card.sigma is None:
         raise SigmaError(f"The model {card.name!r} was not trained for smoothing and its card has no sigma: pass one.")
-    found = SETTINGS["sigma"].check(card.sigma if sigma is None else sigma)
+    found = settings["sigma"].check(card.sigma if sigma is None else sigma)
     smallest, largest = FINE_SIGMAS
     if domain == "16-bit" and not smallest <= found <= largest:
         raise SigmaError(

@@ -6,6 +6,7 @@ one field of `Request` and of the dictionaries below, one argument of `Predictor
 of the commands; the tests name whatever was forgotten.
 """
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ __all__ = [
     "MAX_N",
     "MODE",
     "PREDICT_N",
+    "REPLAYED",
     "SETTINGS",
     "CertifyManySettings",
     "CertifySettings",
@@ -277,12 +279,20 @@ class CertifySettings(CertifyManySettings, PredictSettings, total=False):
     """The settings of `Predictor.certify`."""
 
 
-def check(mode: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+REPLAYED: dict[str, Setting] = SETTINGS | {
+    "alpha": dataclasses.replace(SETTINGS["alpha"], least=1e-300, most=math.nextafter(1.0, 0.0)),
+    "sigma": dataclasses.replace(SETTINGS["sigma"], least=1e-9),  # a smaller one proves no radius that can be written
+    "deadline": dataclasses.replace(SETTINGS["deadline"], most=1e300),
+}
+"""The settings of a certificate that is drawn again: older versions allowed more, and what they proved stays proven."""
+
+
+def check(mode: Any, values: Mapping[str, Any], *, replayed: bool = False) -> dict[str, Any]:
     """The settings of a request with types, limits and defaults applied; None where the predictor has to choose."""
     if not MODE.fits(mode):
         raise MODE.refusal(mode)
     checked: dict[str, Any] = {}
-    for name, setting in SETTINGS.items():
+    for name, setting in (REPLAYED if replayed else SETTINGS).items():
         value = values.get(name)
         if value is None:
             checked[name] = setting.defaults.get(mode)
