@@ -37,13 +37,19 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Summary:
-    """A data set's certificates in figures. `acr` is the average certified radius, with wrong labels counted as 0."""
+    """A data set's certificates in figures. `acr` is the average certified radius, with wrong labels counted as 0.
+
+    `linf_mean` and `linf_median` are what the same certificates prove in l_inf norm, counted the same way: r / sqrt(d)
+    for images of d values. They are None where older certificates do not say it.
+    """
 
     images: int
     missing: int
     acr: float
     acr_low: float
     acr_high: float
+    linf_mean: float | None
+    linf_median: float | None
     abstained: float
     wrong: float
     samples: float
@@ -85,12 +91,15 @@ def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float
     correct = np.array([entry.correct_radius for entry in entries])
     one = certificates[0]
     acr, acr_low, acr_high = _mean_interval(correct)
+    linf = _linf(entries)
     return Summary(
         images=len(entries),
         missing=header.total - len(entries),
         acr=acr,
         acr_low=acr_low,
         acr_high=acr_high,
+        linf_mean=None if linf is None else float(np.mean(linf)),
+        linf_median=None if linf is None else float(np.median(linf)),
         abstained=float(np.mean([certificate.abstained for certificate in certificates])),
         wrong=float(np.mean([entry.certificate.label not in (None, entry.truth) for entry in entries])),
         samples=float(np.mean([certificate.samples_used for certificate in certificates])),
@@ -103,6 +112,13 @@ def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float
         model=header.model,
         accuracies=tuple(_accuracy(entries, radius, one.alpha) for radius in radii or _radii(correct)),
     )
+
+
+def _linf(entries: Sequence[Entry]) -> list[float] | None:
+    """The l_inf radius within which each label is certified and true, 0 otherwise; None if a certificate has none."""
+    radii = [entry.certificate.radius_linf if entry.correct else 0.0 for entry in entries]
+    known = [radius for radius in radii if radius is not None]
+    return known if len(known) == len(radii) else None
 
 
 def _radii(correct: Any) -> list[float]:

@@ -69,6 +69,9 @@ def _table(summary: Any) -> str:
         f"average certified radius {acr} (95 %: {low} to {high}), "
         f"abstained {summary.abstained:.1%}, wrong label {summary.wrong:.1%}",
     ]
+    if summary.linf_mean is not None:
+        mean, median = (format_radius(radius, 4) for radius in (summary.linf_mean, summary.linf_median))
+        lines.append(f"in l1 the same radii; in l_inf {mean} on average, median {median} (weak for large images)")
     if summary.missing:
         lines.append(f"{summary.missing} images of the data set are not certified yet")
     lines += ["", "radius   certified accuracy   95 % interval        with high probability"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..certificate_file import Header
 from ..errors import SettingError
 from ..extras import require
 from ..files import sha256, write_text
@@ -97,6 +98,9 @@ def _accuracy_rows(material: Material) -> Iterator[list[str]]:
         ]
     summaries = [found.summary for found in material.sets]
     yield ["average radius", *(format_radius(summary.acr) for summary in summaries)]
+    if any(summary.linf_mean is not None for summary in summaries):
+        means = [summary.linf_mean for summary in summaries]
+        yield ["average radius, l_inf", *("" if mean is None else format_radius(mean, 4) for mean in means)]
     yield ["abstained", *(percent(summary.abstained, failure=True) for summary in summaries)]
     yield ["wrong label", *(percent(summary.wrong, failure=True) for summary in summaries)]
 
@@ -151,10 +155,14 @@ def _certificate_rows(found: CertificateSet) -> dict[str, str]:
         "model digest": header.model["digest"],
         "data": f"{header.data}, {len(found.entries)} of {header.total} images",
         "bound": f"{one.bound}, {one.method}",
-        "noise": f"{one.noise}, sigma {one.sigma:g}, seed {header.seed}",
+        "noise": f"{one.noise}, sigma {one.sigma:g}, seed {header.seed}{_chosen(header)}",
         **settings,
         **{f"digest of {path.name}": sha256(path) for path in found.paths},
     }
+
+
+def _chosen(header: Header) -> str:
+    return f", chosen by the {header.seed_origin}" if header.seed_origin else ""
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The figures of a data set against closed forms and statsmodels."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from statsmodels.stats.proportion import proportion_confint
 
 from robustinfer import Predictor
 from robustinfer.certificate_file import Entry, Header
+from robustinfer.cli.summary import _table
 from robustinfer.errors import CertificateError
 from robustinfer.plot import certified_accuracy_figure, plot_certified_accuracy
+from robustinfer.smoothing.bounds import format_radius
 from robustinfer.summary import RHO, summarize
 
 HEADER = Header({"name": "m", "version": "1", "digest": ""}, {"n": 100}, "squares", 4, 0, 1, 4, 0)
@@ -36,6 +39,24 @@ def test_figures(entries: list[Entry]) -> None:
     assert [row.accuracy for row in summary.accuracies] == [0.5, 0.25 * sum(radius >= 0.1 for radius in radii), 0.0]
     low, high = proportion_confint(2, 4, alpha=0.05, method="beta")
     assert (summary.accuracies[0].low, summary.accuracies[0].high) == pytest.approx((low, high))
+
+
+def test_the_same_certificates_in_l_inf(entries: list[Entry]) -> None:
+    """Images of four values: half the radius, rounded down."""
+    summary = summarize(HEADER, entries)
+    radii = [entries[0].certificate.radius / 2, entries[1].certificate.radius / 2, 0, 0]
+    assert summary.linf_mean == pytest.approx(np.mean(radii), abs=1e-6)
+    assert summary.linf_median == pytest.approx(np.median(radii), abs=1e-6)
+    assert summary.linf_mean <= np.mean(radii)
+    assert {"linf_mean", "linf_median"} <= summary.to_json().keys()
+    assert f"in l_inf {format_radius(summary.linf_mean, 4)} on average" in _table(summary)
+    old = [
+        dataclasses.replace(entry, certificate=dataclasses.replace(entry.certificate, radius_linf=None))
+        for entry in entries
+    ]
+    summary = summarize(HEADER, old)
+    assert (summary.linf_mean, summary.linf_median) == (None, None)
+    assert "l_inf" not in _table(summary)
 
 
 def test_an_abstention_is_never_correct(entries: list[Entry]) -> None:
