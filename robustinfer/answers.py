@@ -32,6 +32,7 @@ def prediction_of(predictor: "Predictor", question: Question, outcome: Outcome, 
         stopped=outcome.stopped,
         model=predictor.model,
         seconds=round(seconds, 6),
+        seed_origin=question.seed_origin,
     )
 
 

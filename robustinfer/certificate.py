@@ -78,7 +78,7 @@ class Prediction:
 
     `counts` are the votes per class; `invalid` counts samples whose scores were not finite, which vote for no class.
     `n` is what was asked for, `samples_used` what was needed. `stopped` says why the sampling ended: "decided"
-    (the label is clear), "exhausted" (all n samples were used) or "interrupted".
+    (the label is clear), "exhausted" (all n samples were used) or "interrupted". `seed_origin` is as in a certificate.
     """
 
     label: int | None
@@ -95,10 +95,17 @@ class Prediction:
     stopped: str
     model: ModelReference
     seconds: float
+    seed_origin: SeedOrigin | None = None
+
+    def __post_init__(self) -> None:
+        _check_origin(self.seed_origin)
 
     def to_json(self) -> dict[str, Any]:
         """The prediction as a JSON object."""
-        return dataclasses.asdict(self) | {"domain": _domain(self.noise)}
+        document = dataclasses.asdict(self)
+        if self.seed_origin is None:
+            del document["seed_origin"]
+        return document | {"domain": _domain(self.noise)}
 
     @classmethod
     def from_json(cls, document: Any) -> "Prediction":
@@ -186,10 +193,7 @@ class Certificate:
                 f"A certificate's votes add up to its samples; this one has {sum(self.counts)} + {self.invalid} votes "
                 f"of {self.samples_used} - {self.n0} samples."
             )
-        if self.seed_origin not in (None, *get_args(SeedOrigin)):
-            raise CertificateError(
-                f"A seed is chosen by the {', '.join(get_args(SeedOrigin))}; this one by {self.seed_origin!r}."
-            )
+        _check_origin(self.seed_origin)
         if bool(self.members) != (self.method == VOTES_METHOD):
             raise CertificateError(
                 f"A certificate has members if its method is {VOTES_METHOD!r}, and only then; this one has "
@@ -259,6 +263,11 @@ class Certificate:
         except (ValueError, RecursionError) as error:
             raise CertificateError(f"This is not a certificate: not a JSON document ({error}).") from error
         return cls.from_json(document)
+
+
+def _check_origin(origin: Any) -> None:
+    if origin not in (None, *get_args(SeedOrigin)):
+        raise CertificateError(f"A seed is chosen by the {', '.join(get_args(SeedOrigin))}; this one by {origin!r}.")
 
 
 def _domain(noise: str) -> Domain:

@@ -31,7 +31,8 @@ class Header:
     """What all certificates of a file have in common. The images are those from number `start`, every `step`-th.
 
     `data_digest` covers all images and labels that were chosen from the data set, those of other shards as well; files
-    of older versions have none.
+    of older versions have none. `seed_origin` says who chose the seed of the data set, "runtime" or "caller"; files of
+    older versions do not.
     """
 
     model: dict[str, str]
@@ -43,6 +44,7 @@ class Header:
     count: int
     seed: int
     data_digest: str = ""
+    seed_origin: str = ""
 
     def difference(self, other: "Header") -> str | None:
         """What the work of two headers differs in, in a word, or None; their seeds and shards may differ."""
@@ -117,6 +119,7 @@ def certify_data(
         count=len(mine),
         seed=fresh_seed() if seed is None else seed,
         data_digest=data.digest(chosen),
+        seed_origin="runtime" if seed is None else "caller",
     )
     with _opened(path) as file:
         header, done = _resume(file, path, header, seed)

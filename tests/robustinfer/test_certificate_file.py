@@ -49,6 +49,7 @@ def test_every_image_once_and_in_order(predictor: Predictor, images: ImageSet, t
     header, read = read_certificates(path)
     assert read == entries
     assert (header.total, header.seed, header.settings) == (10, 3, {"n": 200})
+    assert header.seed_origin == "caller"
 
 
 def test_goes_on_after_a_line_was_cut(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
@@ -127,6 +128,7 @@ def test_a_file_of_an_older_version_is_known_by_its_images(
     lines = path.read_bytes().splitlines(keepends=True)
     header = json.loads(lines[0])["header"]
     assert header.pop("data_digest").startswith("sha256:")
+    assert header.pop("seed_origin") in ("caller", "runtime")
     path.write_bytes(json.dumps({"header": header}).encode() + b"\n" + b"".join(lines[1:11]))
     assert read_certificates(path)[0].data_digest == ""
     for other in (changed(images, pixel=9), changed(images, label=9)):
