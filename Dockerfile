@@ -27,7 +27,7 @@ COPY robustinfer robustinfer
 COPY train train
 COPY export export
 COPY serve serve
-RUN /opt/robust/bin/pip install --no-cache-dir --constraint constraints.txt ".[${FLAVOUR},serve]" \
+RUN /opt/robust/bin/pip install --no-cache-dir --constraint constraints.txt ".[${FLAVOUR},serve,sign]" \
     && /opt/robust/bin/robust --version
 
 # hadolint ignore=DL3006

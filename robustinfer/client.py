@@ -4,6 +4,8 @@
     with Client("http://127.0.0.1:8080", model="digits", token=token) as client:
         certificate = client.certify(image, n=10_000)
 
+`Client(url, key=FILE)` accepts certificates only if they are signed by that public key.
+
 Needs httpx: pip install "robustinfer[client]".
 """
 
@@ -26,6 +28,7 @@ from .certificate import Certificate, Prediction
 from .errors import ClientError, ImageFileError, SettingError
 from .extras import needed
 from .settings import CertifySettings, PredictSettings
+from .signing import PublicKey, check_answer
 
 if TYPE_CHECKING:
     import httpx
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "CertifySettings", "Client", "PredictSettings"]
 
+Key = PublicKey | str | os.PathLike[str]
 Image = npt.ArrayLike | bytes | str | os.PathLike[str]
 
 _Result = TypeVar("_Result")
@@ -59,7 +63,7 @@ _Steps = Generator[_Send | float, "_Reply", _Result]
 class _Core:
     """All that a client knows, but for how bytes travel: which requests it sends, and what it makes of the replies."""
 
-    def __init__(self, url: str, *, model: str | None, token: str | None, retries: int) -> None:
+    def __init__(self, url: str, *, model: str | None, token: str | None, retries: int, key: Key | None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise SettingError(f"Expected an address like http://127.0.0.1:8080, found {url!r}.")
@@ -71,10 +75,25 @@ class _Core:
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._path = f"/models/{model}/invoke" if model else "/invocations"
         self._retries = retries
+        self._key = key if key is None or isinstance(key, PublicKey) else PublicKey.load(key)
 
     def certify(self, image: Image, settings: CertifySettings) -> _Steps[Certificate]:
         """A certificate for one image."""
-        return Certificate.from_json((yield from self._answer(self._post(image, "certify", settings))))
+        return Certificate.from_json((yield from self._certified(image, settings)))
+
+    def certify_signed(self, image: Image, settings: CertifySettings) -> _Steps[dict[str, Any]]:
+        """A certificate for one image as the server sent it, with its signature."""
+        if self._key is None:
+            raise SettingError("Give the public key of the server to check its signatures: Client(url, key=FILE).")
+        return dict((yield from self._certified(image, settings)))
+
+    def _certified(self, image: Image, settings: CertifySettings) -> _Steps[Any]:
+        """The document of a certificate, whose signature is checked if there is a key."""
+        document = yield from self._answer(self._post(image, "certify", settings))
+        Certificate.from_json(document)
+        if self._key is not None:
+            check_answer(document, self._key)
+        return document
 
     def predict(self, image: Image, settings: PredictSettings) -> _Steps[Prediction]:
         """The smoothed label of one image."""
@@ -136,16 +155,24 @@ class Client:
     """A connection to one model of a server; safe to share between threads.
 
     `url` is the server's address, or that of a model (`.../predictions/NAME`). Without `model`, the only model of the
-    server is meant. A server that is full, stopping or restarting is asked again, `retries` times.
+    server is meant. A server that is full, stopping or restarting is asked again, `retries` times. With `key`, a public
+    key or its file, every certificate must be signed by it, else SignatureError is raised.
     """
 
     def __init__(
-        self, url: str, *, model: str | None = None, token: str | None = None, timeout: float = 300.0, retries: int = 6
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        token: str | None = None,
+        timeout: float = 300.0,
+        retries: int = 6,
+        key: Key | None = None,
     ) -> None:
         with needed(extra="client", why="robustinfer.Client"):
             import httpx
 
-        self._core = _Core(url, model=model, token=token, retries=retries)
+        self._core = _Core(url, model=model, token=token, retries=retries, key=key)
         self._http = httpx.Client(base_url=self._core.base, headers=self._core.headers, timeout=timeout)
 
     def __enter__(self) -> "Client":
@@ -163,6 +190,10 @@ class Client:
     def certify(self, image: Image, **settings: Unpack[CertifySettings]) -> Certificate:
         """A certificate for one image: an array, or a file's path or bytes. Settings as of `Predictor.certify`."""
         return self._run(self._core.certify(image, settings))
+
+    def certify_signed(self, image: Image, **settings: Unpack[CertifySettings]) -> dict[str, Any]:
+        """`certify`, but the JSON object as the server sent it: saved, `robust verify --key` checks it again."""
+        return self._run(self._core.certify_signed(image, settings))
 
     def predict(self, image: Image, **settings: Unpack[PredictSettings]) -> Prediction:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""
@@ -202,12 +233,19 @@ class AsyncClient:
     """`Client` for asyncio: the same methods, as coroutines."""
 
     def __init__(
-        self, url: str, *, model: str | None = None, token: str | None = None, timeout: float = 300.0, retries: int = 6
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        token: str | None = None,
+        timeout: float = 300.0,
+        retries: int = 6,
+        key: Key | None = None,
     ) -> None:
         with needed(extra="client", why="robustinfer.AsyncClient"):
             import httpx
 
-        self._core = _Core(url, model=model, token=token, retries=retries)
+        self._core = _Core(url, model=model, token=token, retries=retries, key=key)
         self._http = httpx.AsyncClient(base_url=self._core.base, headers=self._core.headers, timeout=timeout)
 
     async def __aenter__(self) -> "AsyncClient":
@@ -225,6 +263,10 @@ class AsyncClient:
     async def certify(self, image: Image, **settings: Unpack[CertifySettings]) -> Certificate:
         """A certificate for one image: an array, or a file's path or bytes. Settings as of `Predictor.certify`."""
         return await self._run(self._core.certify(image, settings))
+
+    async def certify_signed(self, image: Image, **settings: Unpack[CertifySettings]) -> dict[str, Any]:
+        """`certify`, but the JSON object as the server sent it: saved, `robust verify --key` checks it again."""
+        return await self._run(self._core.certify_signed(image, settings))
 
     async def predict(self, image: Image, **settings: Unpack[PredictSettings]) -> Prediction:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""

@@ -30,6 +30,7 @@ __all__ = [
     "check_file",
     "check_line",
     "check_model",
+    "read_passphrase",
     "sign_certificate",
     "sign_file",
     "sign_model",
@@ -43,6 +44,7 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 CERTIFICATE_TYPE = "https://robustinfer/certificate/v1"
 FILE_TYPE = "https://robustinfer/certificate-file/v1"
+PASSPHRASE_ENVIRONMENT = "ROBUST_KEY_PASSPHRASE"
 MODEL_TYPE = "https://model_signing/signature/v1.0"
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _WHY = "Signing"
@@ -136,6 +138,12 @@ class PrivateKey:
         return dict(envelope.to_dict())
 
 
+def read_passphrase(file: Path | None) -> bytes | None:
+    """The passphrase of a private key: from a file, else from the environment, else none."""
+    given = os.environ.get(PASSPHRASE_ENVIRONMENT, "").encode() if file is None else _read(file).strip()
+    return given or None
+
+
 def sign_certificate(document: Document, key: PrivateKey) -> Document:
     """The envelope of a certificate (its JSON object), as a server puts it beside the fields under `signature`."""
     plain = {name: value for name, value in document.items() if name != "signature"}
@@ -145,7 +153,7 @@ def sign_certificate(document: Document, key: PrivateKey) -> Document:
 def check_answer(document: Document, key: PublicKey) -> None:
     """Raise SignatureError unless a certificate carries its signature, by this key."""
     if "signature" not in document:
-        raise SignatureError("This certificate is not signed: it has no signature field, and no .sig file beside it.")
+        raise SignatureError("This certificate is not signed: it has neither a field signature nor a .sig file.")
     plain = {name: value for name, value in document.items() if name != "signature"}
     _check(document["signature"], _certificate_statement(_canonical(plain), plain), key)
 

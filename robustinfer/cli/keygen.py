@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from .console import print_text
-from .options import PassphraseFile, passphrase
+from .options import PassphraseFile
 
 __all__ = ["command"]
 
@@ -23,9 +23,9 @@ def command(
 
     [bold]robust keygen release.key[/bold]
     """
-    from ..signing import PrivateKey
+    from ..signing import PrivateKey, read_passphrase
 
     key = PrivateKey.generate(kind)
-    public = key.write(path, passphrase=passphrase(passphrase_file))
+    public = key.write(path, passphrase=read_passphrase(passphrase_file))
     print_text(f"{path}: private key, keep it secret")
     print_text(f"{public}: public key, give it to whoever verifies; its id is {key.public.id}")

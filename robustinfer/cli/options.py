@@ -3,7 +3,6 @@
 The options that are settings of a request take their help and defaults from `robustinfer.settings`.
 """
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +29,6 @@ __all__ = [
     "Sigma",
     "Threads",
     "Tolerance",
-    "passphrase",
 ]
 
 
@@ -62,9 +60,3 @@ PassphraseFile = Annotated[
     Path | None,
     typer.Option(help="File with the key's passphrase. Default: ROBUST_KEY_PASSPHRASE, or none.", show_default=False),
 ]
-
-
-def passphrase(file: Path | None) -> bytes | None:
-    """The passphrase of a private key: from a file, else from the environment."""
-    given = file.read_text().strip() if file is not None else os.environ.get("ROBUST_KEY_PASSPHRASE", "")
-    return given.encode() or None

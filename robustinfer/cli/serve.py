@@ -10,6 +10,7 @@ import typer
 from ..errors import ServeError
 from ..extras import needed
 from .console import note, print_json, print_text
+from .options import PassphraseFile
 
 if TYPE_CHECKING:
     from robust.serve import Launcher
@@ -71,6 +72,13 @@ def command(
         Path | None,
         typer.Option(envvar="ROBUST_SERVE_TOKEN_FILE", help="A file that holds the token; SIGHUP reads it again."),
     ] = None,
+    sign_key: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ROBUST_SERVE_SIGN_KEY", help="Private key from robust keygen: every certificate is signed with it."
+        ),
+    ] = None,
+    passphrase_file: PassphraseFile = None,
     drain_timeout: Annotated[
         float | None,
         typer.Option(
@@ -109,6 +117,8 @@ def command(
         "metrics_port": metrics_port,
         "health_port": health_port,
         "token_file": token_file,
+        "sign_key": sign_key,
+        "passphrase_file": passphrase_file,
         "drain_timeout": drain_timeout,
     }
     options = ServeOptions.read(config, overrides)
@@ -148,6 +158,7 @@ def _print_check(launcher: "Launcher") -> None:
             "workers": launcher.allotment.workers,
             "threads": launcher.allotment.threads,
             "gpus": launcher.allotment.gpus,
+            "signed_by": launcher.key.public.id if launcher.key else None,
             "java": str(launcher.java),
         }
     )
@@ -173,6 +184,8 @@ def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
         print_text(f"{model.name}: {url}/predictions/{model.name}   (ready: {health_url(url, model.name)})")
     print_text(f"metrics: {launcher.addresses.metrics_url}")
     print_text(f"health:  {launcher.addresses.health_url}/ready")
+    if launcher.key:
+        print_text(f"signed by: {launcher.key.public.id}")
     first = launcher.models[0]
     token = launcher.token if launcher.token_is_ours else "$ROBUST_SERVE_TOKEN"
     header = (

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .console import existing, print_text
-from .options import PassphraseFile, passphrase
+from .options import PassphraseFile
 
 __all__ = ["command"]
 
@@ -20,10 +20,10 @@ def command(
 
     [bold]robust sign five.json digits.onnx --key release.key[/bold]
     """
-    from ..signing import PrivateKey, sign_file, sign_model
+    from ..signing import PrivateKey, read_passphrase, sign_file, sign_model
 
     existing(files)
-    signer = PrivateKey.load(key, passphrase=passphrase(passphrase_file))
+    signer = PrivateKey.load(key, passphrase=read_passphrase(passphrase_file))
     for file in files:
         target = (sign_file if file.suffix in {".json", ".jsonl"} else sign_model)(file, signer)
         print_text(f"{target}: signed by {signer.public.id}")

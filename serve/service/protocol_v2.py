@@ -1,7 +1,8 @@
 """The open inference protocol, version 2: `/v2/models/NAME/infer`, as Triton and KServe clients speak it.
 
 Input: one tensor of UINT8, FP32 or FP64 and shape (C, H, W) or (N, C, H, W); settings are request parameters. Output:
-for each image label (-1: abstained), radius, abstained, and the whole certificate as JSON text.
+for each image label (-1: abstained), radius, abstained, and the whole certificate as JSON text, signed if the server
+signs.
 """
 
 import json
@@ -90,14 +91,19 @@ def wanted_outputs(document: Mapping[str, Any]) -> Sequence[str]:
 
 
 def answer(
-    document: Mapping[str, Any], results: Sequence[Certificate | Prediction], *, name: str, version: str
+    document: Mapping[str, Any],
+    results: Sequence[Certificate | Prediction],
+    documents: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    version: str,
 ) -> dict[str, Any]:
-    """The infer response for the results of all images of the request `document`."""
+    """The infer response for the results of all images of the request `document`; `documents` are their JSON."""
     columns = {
         "label": ("INT64", [-1 if result.label is None else result.label for result in results]),
         "radius": ("FP64", [result.radius if isinstance(result, Certificate) else 0.0 for result in results]),
         "abstained": ("BOOL", [result.abstained for result in results]),
-        "certificate": ("BYTES", [json.dumps(result.to_json()) for result in results]),
+        "certificate": ("BYTES", [json.dumps(one) for one in documents]),
     }
     outputs = [
         {"name": output, "shape": [len(results)], "datatype": columns[output][0], "data": columns[output][1]}

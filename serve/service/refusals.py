@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
-from robustinfer.errors import DeviceError, EngineError, InputError, RobustinferError, SettingError
+from robustinfer.errors import DeviceError, EngineError, InputError, RobustinferError, SettingError, SignatureError
 
 __all__ = ["Refusal", "refusal_of"]
 
@@ -54,6 +54,8 @@ def refusal_of(error: Exception) -> Refusal:
         return Refusal.unavailable("device_failed", "The device failed; try again.")
     if isinstance(error, EngineError):
         return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "engine_failed", "The engine failed on this request.")
+    if isinstance(error, SignatureError):
+        return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "signing_failed", "The certificate could not be signed.")
     if isinstance(error, RobustinferError):
         return Refusal.unacceptable("refused", str(error))
     if isinstance(error, MemoryError):

@@ -1,6 +1,7 @@
 """The private folder a launcher and its workers share: who may ask, the marks of a drain, and signs of life.
 
     auth            "token" or "none": whether clients need a token
+    sign.key        the private key that signs certificates, without its passphrase, of mode 0600
     token.sha256    digest of the bearer token; where `auth` says token and this is missing, nobody is let in
     draining        no longer ready; what has arrived is still answered
     stopping        nothing is answered any more
@@ -20,10 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from robustinfer.files import write_text
+from robustinfer.signing import PrivateKey
 
 __all__ = ["ENVIRONMENT", "State", "is_alive", "token_digest"]
 
 ENVIRONMENT = "ROBUST_SERVE_STATE"
+_KEY = "sign.key"
 
 
 def token_digest(token: str) -> str:
@@ -44,14 +47,20 @@ class State:
         return cls(Path(name) if name else None)
 
     @classmethod
-    def create(cls, folder: Path, *, token: str | None) -> "State":
+    def create(cls, folder: Path, *, token: str | None, key: PrivateKey | None = None) -> "State":
         """Make the folder, readable by its owner alone."""
         folder.mkdir(mode=0o700)
         write_text(folder / "auth", "none" if token is None else "token")
         state = cls(folder)
         if token is not None:
             state.change_token(token)
+        if key is not None:
+            key.write(folder / _KEY)
         return state
+
+    def signing_key(self) -> PrivateKey:
+        """The key that signs certificates; SignatureError if it is not there: then nothing may be answered."""
+        return PrivateKey.load((self._folder or Path()) / _KEY)
 
     def change_token(self, token: str) -> None:
         """From now on this token is asked for; workers read it anew for each request."""

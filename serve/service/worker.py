@@ -13,6 +13,7 @@ import numpy as np
 from robustinfer import Certificate, Prediction, Predictor, RobustinferError, __version__
 from robustinfer.requests import Request
 from robustinfer.settings import SETTINGS
+from robustinfer.signing import PrivateKey, sign_certificate
 
 from . import protocol_v2
 from .limits import Limits
@@ -81,10 +82,16 @@ class _Pending:
 
 
 class Worker:
-    """Answers requests that arrived together: each by itself, but all in shared engine batches."""
+    """Answers requests that arrived together: each by itself, but all in shared engine batches.
 
-    def __init__(self, predictor: Predictor, *, name: str, limits: Limits, state: State) -> None:
+    With a `key` every certificate carries its signature; a prediction claims nothing about an image and has none.
+    """
+
+    def __init__(
+        self, predictor: Predictor, *, name: str, limits: Limits, state: State, key: PrivateKey | None = None
+    ) -> None:
         self._predictor = predictor
+        self._key = key
         self._name = name
         self._limits = limits
         self._state = state
@@ -180,12 +187,22 @@ class Worker:
         if len(good) < len(own):
             return self._refused(one, next(result for result in own if isinstance(result, Exception)))
         assert one.reading is not None
-        if one.reading.v2 is None:
-            document = good[0].to_json()
-        else:
+        try:
+            documents = [self._signed(result) for result in good]
+        except Exception as error:  # rather no answer than one without its signature
+            return self._refused(one, error)
+        document = documents[0]
+        if one.reading.v2 is not None:
             version = self._predictor.card.version
-            document = protocol_v2.answer(one.reading.v2, good, name=self._name, version=version)
+            document = protocol_v2.answer(one.reading.v2, good, documents, name=self._name, version=version)
         return Answer(HTTPStatus.OK, json.dumps(document, ensure_ascii=False), one.mode, results=good)
+
+    def _signed(self, result: Result) -> dict[str, Any]:
+        """The JSON object of a result, with the signature of a certificate."""
+        document = result.to_json()
+        if self._key is None or isinstance(result, Prediction):
+            return document
+        return document | {"signature": sign_certificate(document, self._key)}
 
     def _refused(self, one: _Pending, error: Exception) -> Answer:
         refusal = refusal_of(error)
@@ -231,6 +248,7 @@ class Worker:
             "card": self._predictor.card.to_json(),
             "device": self._predictor.device,
             "limits": self._limits.to_json(),
+            "signed_by": self._key.public.id if self._key else None,
             "samples_per_second": round(self._rate) if self._rate else None,
             "robustinfer": __version__,
         }

@@ -68,6 +68,7 @@ def model_config(model: ServedModel, options: ServeOptions, limits: Limits, allo
             "digest": model.digest,
             "threads": allotment.threads,
             "limits": limits.to_json(),
+            "sign": options.sign_key is not None,
         },
     }
     if allotment.gpus:
@@ -109,7 +110,7 @@ def properties(
         "decode_input_request": "false",
         "limit_max_image_pixels": "true",
         "max_request_size": str(limits.max_body),
-        "max_response_size": str(max(6_553_500, 64 * options.batch_size * _answer_size(models))),
+        "max_response_size": str(max(6_553_500, 64 * options.batch_size * _answer_size(models, options))),
         "job_queue_size": str(options.queue),
         "default_workers_per_model": str(allotment.workers),
         "number_of_gpu": str(allotment.gpus),
@@ -123,9 +124,10 @@ def properties(
     }
 
 
-def _answer_size(models: Sequence[ServedModel]) -> int:
-    # A count a class, with its separator; and the fixed fields.
-    return max(16 * len(model.card.classes) for model in models) + 4096
+def _answer_size(models: Sequence[ServedModel], options: ServeOptions) -> int:
+    # A count a class, with its separator; and the fixed fields. An envelope has all of it again, in base64.
+    size = max(16 * len(model.card.classes) for model in models) + 4096
+    return 3 * size if options.sign_key else size
 
 
 def render(values: Mapping[str, str]) -> str:

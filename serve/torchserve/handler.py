@@ -51,7 +51,9 @@ class TorchServeHandler:
         self._name = context.manifest["model"]["modelName"]
         self._model = predictor.model
         limits = Limits.from_json(own.get("limits", {}))
-        self._worker = Worker(predictor, name=self._name, limits=limits, state=State.of_environment())
+        state = State.of_environment()
+        key = state.signing_key() if own.get("sign") else None
+        self._worker = Worker(predictor, name=self._name, limits=limits, state=state, key=key)
         self._worker.warm_up()
         logs.record("worker ready", model=self._name, digest=predictor.digest, device=predictor.device)
 

@@ -18,6 +18,7 @@ from types import TracebackType
 
 from robustinfer.errors import MissingExtraError, ServeError, SettingError
 from robustinfer.files import write_text
+from robustinfer.signing import PrivateKey, read_passphrase
 
 from ..service import logs, probes
 from ..service.state import ENVIRONMENT, State
@@ -60,6 +61,7 @@ class Launcher:
         self.allotment = allot(options.device, models=paths, workers=options.workers, threads=options.threads)
         self.limits = options.limits(self.models)
         self.token, self.token_is_ours = _token(options)
+        self.key = _signing_key(options)
         self._java_version = version_of(self.java)
         self._folder: Path | None = None
         self._lock: int | None = None
@@ -206,7 +208,7 @@ class Launcher:
         self.addresses = self._choose_addresses(folder / "management.sock")
         _require_free(self.addresses.host, self.addresses.port)
         _require_free(self.addresses.metrics_host, self.addresses.metrics_port)
-        self._state = State.create(folder / "state", token=self.token)
+        self._state = State.create(folder / "state", token=self.token, key=self.key)
         _require_free(self.addresses.metrics_host, self.addresses.health_port)
         write_text(folder / probes.HEALTH_FILE, self.addresses.health_url)
         self._health = HealthPort(
@@ -367,6 +369,13 @@ def _token(options: ServeOptions) -> tuple[str | None, bool]:
     if len(token) < 16:
         raise ServeError("A token has at least 16 characters; make one with: openssl rand -base64 32.")
     return token, False
+
+
+def _signing_key(options: ServeOptions) -> PrivateKey | None:
+    """The key that signs, read before anything starts: a wrong one is refused with a sentence."""
+    if options.sign_key is None:
+        return None
+    return PrivateKey.load(options.sign_key, passphrase=read_passphrase(options.passphrase_file))
 
 
 def _require_free(host: str, port: int) -> int:

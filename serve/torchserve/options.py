@@ -47,6 +47,7 @@ class ServeOptions:
     what a lone request waits for company: TorchServe waits it out in full, so it is short. `queue` requests may wait,
     for each model; the next one gets 503 at once. `environment` names variables that the server inherits besides the
     usual ones. `watch_timeout` is how long a model may make no prediction, idle, before the server gives up and ends.
+    With `sign_key`, a private key whose passphrase is in `passphrase_file`, every certificate is signed.
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +57,8 @@ class ServeOptions:
     health_port: int | None = None
     auth: Auth = "token"
     token_file: Path | None = None
+    sign_key: Path | None = None
+    passphrase_file: Path | None = None
     device: str = "auto"
     workers: int | None = None
     threads: int | None = None

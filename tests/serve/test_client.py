@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from robustinfer import AsyncClient, Certificate, Client, Predictor
-from robustinfer.errors import CertificateError, ClientError, ImageFileError, SettingError
+from robustinfer.errors import CertificateError, ClientError, ImageFileError, SettingError, SignatureError
+from robustinfer.signing import PrivateKey, sign_certificate
 
 from .conftest import Server
 
@@ -113,6 +114,33 @@ def test_answers_that_are_no_certificate(scripted: Scripted, image: Array) -> No
             client.certify(image)
         with pytest.raises(CertificateError, match="missing"):
             client.certify(image)
+
+
+def test_a_client_with_a_key_takes_what_it_has_signed_and_nothing_else(
+    scripted: Scripted, certificate: Certificate, image: Array, tmp_path: Path
+) -> None:
+    key, document = PrivateKey.generate(), certificate.to_json()
+    public = key.write(tmp_path / "server.key")
+    signed = document | {"signature": sign_certificate(document, key)}
+    foreign = document | {"signature": sign_certificate(document, PrivateKey.generate())}
+    scripted.answers = [(200, one) for one in (signed, signed, document, foreign, signed | {"seconds": 0.0})]
+    with Client(scripted.url, key=public) as client:
+        assert client.certify(image) == certificate
+        assert client.certify_signed(image) == json.loads(json.dumps(signed))
+        for words in ("is not signed", "another key", "changed since"):
+            with pytest.raises(SignatureError, match=words):
+                client.certify(image)
+    scripted.answers = [(200, signed), (200, document)]
+
+    async def ask() -> None:
+        async with AsyncClient(scripted.url, key=key.public) as client:
+            assert (await client.certify_signed(image))["signature"] == signed["signature"]
+            with pytest.raises(SignatureError, match="is not signed"):
+                await client.certify(image)
+
+    asyncio.run(ask())
+    with Client(scripted.url) as client, pytest.raises(SettingError, match="public key"):
+        client.certify_signed(image)
 
 
 def test_nobody_there(image: Array) -> None:

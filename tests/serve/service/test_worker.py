@@ -10,11 +10,13 @@ from robust.serve.service.limits import Limits
 from robust.serve.service.state import State
 from robust.serve.service.worker import Answer, Incoming, Worker
 
-from robustinfer import Predictor
-from robustinfer.errors import EngineError
+from robustinfer import Certificate, Predictor
+from robustinfer.errors import EngineError, SignatureError
+from robustinfer.signing import PrivateKey, check_answer
 
 Array = np.ndarray[Any, Any]
 OPEN = State(None)
+KEY = PrivateKey.generate()
 
 
 def worker(predictor: Predictor, state: State = OPEN, **limits: Any) -> Worker:
@@ -113,6 +115,45 @@ def test_work_that_would_take_too_long_is_refused_with_what_would_do(predictor: 
 def test_without_n_the_default_stays_within_the_limit(predictor: Predictor, image: Array) -> None:
     (answer,) = worker(predictor, max_n=700).answer([question(image, mode="predict")])
     assert json.loads(answer.body)["n"] == 700
+
+
+def test_with_a_key_every_certificate_is_signed(predictor: Predictor, image: Array, tmp_path: Path) -> None:
+    state = State.create(tmp_path / "state", token=None, key=KEY)
+    assert (tmp_path / "state" / "sign.key").stat().st_mode & 0o777 == 0o600
+    signing = Worker(predictor, name="tiny", limits=Limits(), state=state, key=state.signing_key())
+    tensor = {"name": "image", "shape": [2, 1, 8, 8], "datatype": "UINT8", "data": [*image.reshape(-1).tolist()] * 2}
+    infer = {"inputs": [tensor], "parameters": {"n": 500}}
+    batch = [
+        question(image, n=500),
+        question(image, n=500, mode="predict"),
+        Incoming({"body": json.dumps(infer).encode()}),
+    ]
+    plain, predicted, protocol = [json.loads(answer.body) for answer in signing.answer(batch)]
+    assert "signature" not in predicted
+    texts = next(output for output in protocol["outputs"] if output["name"] == "certificate")["data"]
+    for document in (plain, *map(json.loads, texts)):
+        check_answer(document, KEY.public)
+        assert Certificate.from_json(document).samples_used > 500
+        with pytest.raises(SignatureError, match="changed since"):
+            check_answer(document | {"radius": 9.75}, KEY.public)
+    assert signing.metadata()["signed_by"] == KEY.public.id
+    assert worker(predictor).metadata()["signed_by"] is None
+
+
+def test_a_certificate_that_cannot_be_signed_is_not_sent(predictor: Predictor, image: Array, tmp_path: Path) -> None:
+    class Lost(PrivateKey):
+        """A key that fails."""
+
+        def envelope(self, statement: Any) -> Any:
+            raise SignatureError("secret")
+
+    signing = Worker(predictor, name="tiny", limits=Limits(), state=OPEN, key=Lost.generate())
+    failed, fine = signing.answer([question(image, n=500), question(image, n=500, mode="predict")])
+    assert (int(failed.status), int(fine.status)) == (500, 200)
+    assert not failed.results
+    assert "secret" not in failed.body
+    with pytest.raises(SignatureError, match="Cannot read"):
+        State.create(tmp_path / "state", token=None).signing_key()
 
 
 def test_token(predictor: Predictor, image: Array, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What an unlucky or hostile day brings to a real server: lost files, a foreign environment, lost workers."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,9 +14,15 @@ from typing import Any
 import httpx
 import numpy.typing as npt
 import pytest
+from PIL import Image
 from robust.serve.service.state import State
 from robust.serve.torchserve.environment import inherited
 from robust.serve.torchserve.watch import HealthPort, Watch
+from typer.testing import CliRunner
+
+from robustinfer import Predictor
+from robustinfer.cli.main import app
+from robustinfer.signing import PrivateKey, PublicKey, check_answer
 
 from ..conftest import TOKEN, Server, eventually, serving
 
@@ -85,6 +92,32 @@ def test_a_foreign_environment_a_lost_token_and_a_new_one(tiny: Path, image: Arr
         kill_worker(server)
         assert certify(server, image, None).status_code == 401
         assert certify(server, image, other).status_code == 401
+
+
+def test_a_server_that_signs_hands_its_key_to_workers_alone(
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path
+) -> None:
+    key = PrivateKey.generate()
+    public = key.write(tmp_path / "release.key", passphrase=b"a word")
+    secret = {"ROBUST_KEY_PASSPHRASE": "a word"}
+    saved = tmp_path / "answer.json"
+    with serving(tmp_path, str(tiny), "--sign-key", str(tmp_path / "release.key"), environment=secret) as server:
+        for pid in server.group():
+            assert not [value for value in environment_of(pid).values() if "a word" in value or "PRIVATE" in value]
+        state = folder_of(server) / "state"
+        assert (state.stat().st_mode & 0o777, (state / "sign.key").stat().st_mode & 0o777) == (0o700, 0o600)
+        with server.client(key=public) as client:
+            saved.write_text(json.dumps(client.certify_signed(image, n=500)))
+            assert client.metadata()["signed_by"] == key.public.id
+            # A worker that comes back signs as well.
+            kill_worker(server)
+            assert predictor.verify(client.certify(image, n=500), image).ok
+    assert not state.parent.exists()
+    check_answer(json.loads(saved.read_text()), PublicKey.load(public))
+    pixels = tmp_path / "image.png"
+    Image.fromarray(image).save(pixels)
+    arguments = [str(saved), "--key", str(public), "--model", str(tiny), "--image", str(pixels)]
+    assert CliRunner().invoke(app, ["verify", *arguments]).exit_code == 0
 
 
 def test_a_server_whose_workers_cannot_come_back_ends_with_a_reason(tiny: Path, tmp_path: Path) -> None:

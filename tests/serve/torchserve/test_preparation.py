@@ -17,8 +17,9 @@ from robust.serve.torchserve.devices import Allotment
 from robust.serve.torchserve.options import model_arguments
 
 from robustinfer import Predictor
-from robustinfer.errors import ServeError, SettingError
+from robustinfer.errors import ServeError, SettingError, SignatureError
 from robustinfer.files import sha256
+from robustinfer.signing import PrivateKey
 
 ONE = [Path("model.onnx")]
 
@@ -138,7 +139,7 @@ def test_options_come_from_the_file_and_the_command_line(tmp_path: Path) -> None
         ("workers = true", "expected int"),
         ("queue = 0", "positive"),
         ("batch_delay_ms = 0", "at least 1"),
-        ("port = ", "no TOML"),
+        ("port = ", "not a TOML document"),
         ("max_seconds = nan", "positive"),
         ("max_deadline = inf", "positive"),
         ("heap_megabytes = 1", "at least 128"),
@@ -265,6 +266,32 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: ServedM
         token()
     with pytest.raises(ServeError, match="cannot be read"):
         token(token_file=tmp_path / "missing")
+
+
+def test_keys_are_checked_before_a_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: ServedModel) -> None:
+    def key_id(path: Path, **options: Any) -> str | None:
+        found = Launcher([served], ServeOptions(port=0, sign_key=path, **options)).key
+        return found and found.public.id
+
+    monkeypatch.delenv("ROBUST_KEY_PASSPHRASE", raising=False)
+    key, path = PrivateKey.generate(), tmp_path / "sign.key"
+    public = key.write(path, passphrase=b"a word")
+    (tmp_path / "word").write_text("a word\n")
+    assert key_id(path, passphrase_file=tmp_path / "word") == key.public.id
+    with pytest.raises(SignatureError, match="needs a passphrase"):
+        key_id(path)
+    monkeypatch.setenv("ROBUST_KEY_PASSPHRASE", "a word")
+    assert key_id(path) == key.public.id
+    public.chmod(0o600)
+    with pytest.raises(SignatureError, match="is not a private key"):
+        key_id(public)
+    path.chmod(0o640)
+    with pytest.raises(SignatureError, match="can be read by others"):
+        key_id(path)
+    with pytest.raises(SignatureError, match="Cannot read"):
+        key_id(tmp_path / "nothing")
+    with pytest.raises(SignatureError, match="Cannot read"):
+        key_id(path, passphrase_file=tmp_path / "nothing")
 
 
 def test_folders_of_killed_servers_are_swept(tmp_path: Path) -> None:
