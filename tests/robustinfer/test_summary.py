@@ -45,6 +45,7 @@ def test_the_same_certificates_in_l_inf(entries: list[Entry]) -> None:
     """Images of four values: half the radius, rounded down."""
     summary = summarize(HEADER, entries)
     radii = [entries[0].certificate.radius / 2, entries[1].certificate.radius / 2, 0, 0]
+    assert summary.linf_mean is not None
     assert summary.linf_mean == pytest.approx(np.mean(radii), abs=1e-6)
     assert summary.linf_median == pytest.approx(np.median(radii), abs=1e-6)
     assert summary.linf_mean <= np.mean(radii)

@@ -271,7 +271,7 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: ServedM
 def test_keys_are_checked_before_a_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: ServedModel) -> None:
     def key_id(path: Path, **options: Any) -> str | None:
         found = Launcher([served], ServeOptions(port=0, sign_key=path, **options)).key
-        return found and found.public.id
+        return found.public.id if found else None
 
     monkeypatch.delenv("ROBUST_KEY_PASSPHRASE", raising=False)
     key, path = PrivateKey.generate(), tmp_path / "sign.key"
