@@ -67,7 +67,7 @@ def main() -> None:
         path = Path(folder) / "model.pt"
         export_run(arguments.run, path)
         predictor = Predictor.load(path)
-        module = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
+        module = torch.jit.load(str(path)).eval()
 
     card = predictor.card
     assert card.sigma is not None, "the run was not trained for smoothing"

@@ -30,7 +30,7 @@ def torchscript_file(fused: Fused, card: Card, *, sampler: bool) -> Callable[[Ca
         # TorchScript is deprecated in favour of torch.export; this file format is for those who still run it.
         warnings.filterwarnings("ignore", message=".*torch.jit.*", category=DeprecationWarning)
         with torch.no_grad():
-            module = torch.jit.trace(fused, _example(card, 2), check_trace=False)  # type: ignore[no-untyped-call]
+            module = torch.jit.trace(fused, _example(card, 2), check_trace=False)
         if sampler:
             module = torch.jit.script(Sampler(module, card).eval())
         frozen = torch.jit.freeze(module.eval(), preserved_attrs=["sample"] if sampler else None)

@@ -51,10 +51,10 @@ def _datasets() -> Any:
             raise
     import torch
 
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in _OPERATORS:
         schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        library.define(schema)  # type: ignore[no-untyped-call]
+        library.define(schema)
     _declared.append(library)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]

@@ -52,7 +52,7 @@ def linear_model(tmp_path: Path) -> LinearModel:
         weights: Any,
         bias: Any | None = None,
         *,
-        shape: Sequence[int],
+        shape: tuple[int, int, int],
         sigma: float | None = 0.25,
         card: Card | bool = True,
         name: str = "linear",
@@ -61,7 +61,7 @@ def linear_model(tmp_path: Path) -> LinearModel:
         bias = np.zeros(len(weights), dtype=np.float32) if bias is None else np.asarray(bias, dtype=np.float32)
         if card is True:
             classes = tuple(f"class {index}" for index in range(len(weights)))
-            card = Card(classes=classes, input=InputSpec(*shape), name=name, sigma=sigma)  # type: ignore[arg-type]
+            card = Card(classes=classes, input=InputSpec(*shape), name=name, sigma=sigma)
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(linear_graph(weights, bias, shape, card or None))
         return path

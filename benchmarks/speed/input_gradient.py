@@ -80,13 +80,13 @@ def measure(width: float, repeats: int) -> dict[str, Timing]:
     half = torch.full((1,), 0.5)
     member = build_member("cnn7-norm", input=spec, classes=10, mean=half, std=half, width=width)
     member.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    layer = member.network.features[0]  # type: ignore[index]
+    layer = member.get_submodule("network.features.0")
     assert isinstance(layer, StridedConvolution)
     images = torch.rand(IMAGES, *spec.shape).to(memory_format=torch.channels_last)
     theirs = with_plain_layer(member)
     contestants = {
         "layer": attack(layer, images),
-        "layer, torch": attack(theirs.network.features[0], images),  # type: ignore[arg-type, index]
+        "layer, torch": attack(theirs.get_submodule("network.features.0"), images),
         "attack": attack(member, images),
         "attack, torch": attack(theirs, images),
         "kept": training(member, images, kept=True),

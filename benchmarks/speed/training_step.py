@@ -149,7 +149,7 @@ def _bare(options: argparse.Namespace, data: ImageData) -> dict[str, Callable[[]
 
     def weight_gradient() -> None:
         trained.zero_grad(set_to_none=True)
-        functional.cross_entropy(trained(image), labels).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(trained(image), labels).backward()
 
     return {"forward": forward, "input gradient": input_gradient, "weight gradient": weight_gradient}
 

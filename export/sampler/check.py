@@ -38,7 +38,7 @@ def sampler_votes(
         return votes
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.filterwarnings("ignore", message=".*torch.jit.load.*", category=DeprecationWarning)
-        module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        module = torch.jit.load(str(path), map_location="cpu")
         result: npt.NDArray[np.int64] = module.sample(torch.from_numpy(image), signed(seed), first, count, kind).numpy()
         return result
 

@@ -94,7 +94,8 @@ def _docker(example: Example, runner: "Runner") -> None:
             assert f"ARG {name}=" in dockerfile
             assert f"base-{value}" in dockerfile
     if words[1] == "run":
-        entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)[1])  # type: ignore[index]
+        (entrypoint,) = re.findall(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)
+        entry = json.loads(entrypoint)
         mounted = words[-1].replace("/models", str(runner.folder / "models"))
         finished = runner.robust(*entry[1:], mounted, "--check")
         assert finished.code == 0, finished.err

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from robust.train.members import Member as TrainMember
 from robust.train.members import build_member
 from robust.train.members.ensemble import Ensemble
 from robust.train.recipe import Recipe
@@ -28,7 +29,7 @@ def _one_thread() -> Iterator[None]:
 def make_ensemble(
     architecture: str = "cnn",
     *,
-    shape: Sequence[int] = (1, 8, 8),
+    shape: tuple[int, int, int] = (1, 8, 8),
     betas: Sequence[float] = (1.0, -0.4),
     classes: int = 4,
     width: float = 0.25,
@@ -36,7 +37,7 @@ def make_ensemble(
     seed: int = 0,
 ) -> tuple[Ensemble, Card]:
     """An ensemble in evaluation mode with random weights and statistics, and its card."""
-    spec = InputSpec(*shape)  # type: ignore[arg-type]
+    spec = InputSpec(*shape)
     generator = torch.Generator().manual_seed(seed)
     members = []
     for number in range(len(betas)):
@@ -78,8 +79,9 @@ def make_run(path: Path, **changes: Any) -> Run:
     )
     betas: list[float] = []
     for number, (member, beta) in enumerate(zip(ensemble.members, (1.0, 0.5), strict=True), start=1):
+        assert isinstance(member, TrainMember)
         betas.append(beta)
-        run.add_stage(number, member, betas=list(betas), seconds=0.1, metrics={}, warnings=[])  # type: ignore[arg-type]
+        run.add_stage(number, member, betas=list(betas), seconds=0.1, metrics={}, warnings=[])
     return Run.open(path)
 
 

@@ -1,5 +1,7 @@
 """The fused module is the ensemble, with fewer operations."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -65,7 +67,8 @@ class _Standardised(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         mean, std = self.weight.mean(dim=(1, 2, 3), keepdim=True), self.weight.std(dim=(1, 2, 3), keepdim=True)
-        return self._conv_forward(input, (self.weight - mean) / (std + 1e-5), self.bias)  # type: ignore[no-any-return]
+        weight = (self.weight - mean) / (std + 1e-5)
+        return torch.nn.functional.conv2d(input, weight, self.bias, self.stride, self.padding)
 
 
 class _Scaled(nn.Linear):
@@ -91,11 +94,13 @@ class _Own(nn.Module):
         self.linear, self.second = linear, nn.BatchNorm1d(3)
         for layer in (self.first, self.second):
             for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
-                tensor.data.uniform_(0.5, 1.5)  # type: ignore[operator]
+                assert isinstance(tensor, Tensor)
+                tensor.data.uniform_(0.5, 1.5)
 
     def forward(self, image: Tensor) -> Tensor:
         hidden = torch.relu(self.first(self.convolution(image)))
-        return self.second(self.linear(hidden.flatten(1)))  # type: ignore[no-any-return]
+        scores: Tensor = self.second(self.linear(hidden.flatten(1)))
+        return scores
 
 
 def _spectral(layer: nn.Module) -> nn.Module:
@@ -123,12 +128,17 @@ def _hooked(layer: nn.Module) -> nn.Module:
 )
 def test_layers_of_the_user_s_own_are_left_as_they_are(change: str, left: int) -> None:
     torch.manual_seed(0)
-    convolution = {"standardised": _Standardised, "named": _Named}.get(change, nn.Conv2d)(2, 4, 3)
-    linear = (_Scaled if change == "scaled linear" else nn.Linear)(4 * 3 * 5, 3)
+    convolution: nn.Module = {"standardised": _Standardised, "named": _Named}.get(change, nn.Conv2d)(2, 4, 3)
+    linear: nn.Module = (_Scaled if change == "scaled linear" else nn.Linear)(4 * 3 * 5, 3)
     normalisation = (_Doubled if change == "doubled normalisation" else nn.BatchNorm2d)(4)
-    wrap = {"spectral convolution": _spectral, "hook": _hooked, "weight norm": nn.utils.parametrizations.weight_norm}
-    convolution = wrap.get(change, lambda layer: layer)(convolution)  # type: ignore[operator]
-    linear = _spectral(linear) if change == "spectral linear" else linear  # type: ignore[assignment]
+    wrap: dict[str, Callable[[nn.Module], nn.Module]] = {
+        "spectral convolution": _spectral,
+        "hook": _hooked,
+        "weight norm": nn.utils.parametrizations.weight_norm,
+    }
+    if change in wrap:
+        convolution = wrap[change](convolution)
+    linear = _spectral(linear) if change == "spectral linear" else linear
     member = _Own(convolution, linear, normalisation).eval()
     ensemble = Ensemble([member, member], [1.0, 0.5]).freeze()
     fused = fuse(ensemble, SPEC)
@@ -167,8 +177,8 @@ class _Headless(nn.Module):
         self.normalisation.running_mean = torch.tensor([0.3, -0.2])
 
     def forward(self, image: Tensor) -> Tensor:
-        features = self.normalisation(self.convolution(image))
-        return self.convolution(features).mean((2, 3))  # type: ignore[no-any-return]
+        features: Tensor = self.convolution(self.normalisation(self.convolution(image)))
+        return features.mean((2, 3))
 
 
 class _Branching(nn.Module):
@@ -180,8 +190,8 @@ class _Branching(nn.Module):
         self.normalisation = nn.BatchNorm2d(3)
 
     def forward(self, image: Tensor) -> Tensor:
-        features = self.normalisation(self.convolution(image))
-        return features.mean((2, 3)) if float(features.sum()) > -1e9 else features.amax((2, 3))  # type: ignore[no-any-return]
+        features: Tensor = self.normalisation(self.convolution(image))
+        return features.mean((2, 3)) if float(features.sum()) > -1e9 else features.amax((2, 3))
 
 
 @pytest.mark.parametrize("member", [_Softmax, _Headless, _Branching])
@@ -194,7 +204,7 @@ def test_what_cannot_be_folded_stays(member: type[nn.Module]) -> None:
 
 def test_members_of_different_normalisation() -> None:
     ensemble, card = make_ensemble()
-    ensemble.members[1].mean.add_(0.1)  # type: ignore[operator]
+    ensemble.members[1].get_buffer("mean").add_(0.1)
     assert largest_difference(ensemble, card.input) < 1e-5
 
 

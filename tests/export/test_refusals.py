@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -49,11 +50,11 @@ class BatchStatistics(nn.Module):
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # torch looks at sizes here; a user sees it warn
 @pytest.mark.parametrize("suffix", [".onnx", ".pt", ".pt2"])
 @pytest.mark.parametrize("kind", ["scores", "votes"])
-def test_scores_that_depend_on_the_batch(tmp_path: Path, suffix: str, kind: str) -> None:
+def test_scores_that_depend_on_the_batch(tmp_path: Path, suffix: str, kind: Literal["scores", "votes"]) -> None:
     torch.manual_seed(0)
     ensemble, card = make_ensemble(betas=(1.0, 0.4))
     ensemble = Ensemble([*list(ensemble.members)[:1], BatchStatistics().eval()], (1.0, 0.4)).freeze()
-    card = dataclasses.replace(card, kind=kind)  # type: ignore[arg-type]
+    card = dataclasses.replace(card, kind=kind)
     refused(tmp_path, "depend on the images beside it|acts as in training", ensemble, card, f"model{suffix}")
 
 
@@ -105,7 +106,7 @@ def test_a_file_that_differs_says_where(tmp_path: Path, monkeypatch: pytest.Monk
 
     def faulty(wanted: Ensemble, spec: InputSpec, **how: bool) -> Fused:
         fused = fuse(wanted, spec, **how)
-        fused.members[1].get_submodule("head").bias.data[2] += 0.05  # type: ignore[index, operator]
+        fused.members[1].get_parameter("head.bias").data[2] += 0.05
         return fused
 
     monkeypatch.setattr(exporter, "fuse", faulty)

@@ -32,7 +32,8 @@ def test_the_card_says_what_the_run_says(run: Run, tmp_path: Path) -> None:
     assert card.classes == run.classes
     assert card.input == run.input
     assert card.sigma == 0.25
-    assert (card.threat.norm, card.threat.delta) == ("l2", 0.5)  # type: ignore[union-attr]
+    assert card.threat is not None
+    assert (card.threat.norm, card.threat.delta) == ("l2", 0.5)
     assert [(member.architecture, member.beta, member.stage) for member in card.members] == [
         ("cnn", 1.0, 1),
         ("cnn", 0.5, 2),

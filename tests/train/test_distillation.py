@@ -61,9 +61,9 @@ def test_the_loss_is_least_for_a_student_that_answers_alike(tau: float) -> None:
 def test_noise_is_the_same_for_both(smoothing: str) -> None:
     """A student that equals its teacher is no worse than the entropy of what the teacher says on noise."""
     image, member = torch.rand(8, 1, 8, 8), linear(0)
-    settings = {"smoothing": smoothing, "sigma": 0.5, "noise_samples": 3}
+    settings: dict[str, Any] = {"smoothing": smoothing, "sigma": 0.5, "noise_samples": 3}
     teacher = Ensemble([member], [1.0])
-    alike, other = (divergence(objective(one, teacher, **settings), image) for one in (member, linear(3)))  # type: ignore[arg-type]
+    alike, other = (divergence(objective(one, teacher, **settings), image) for one in (member, linear(3)))
     assert other > alike > 0
 
 

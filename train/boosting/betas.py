@@ -73,10 +73,10 @@ def _minimise(cuts: list[Tensor], beta: Tensor, start: Tensor, labels: Tensor, s
     def closure() -> Tensor:
         solver.zero_grad()
         loss = _worst(cuts, variable, labels, smoothing).mean() + _RIDGE * (variable - start).square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
-    solver.step(closure)  # type: ignore[no-untyped-call]
+    solver.step(closure)
     return variable.detach()
 
 

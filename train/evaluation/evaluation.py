@@ -269,7 +269,7 @@ def _load_torchscript(path: Path, device: torch.device) -> nn.Module:
         # TorchScript is deprecated in favour of torch.export, but files of it are in use and still run.
         warnings.filterwarnings("ignore", message=".*torch.jit.load.*", category=DeprecationWarning)
         try:
-            model: nn.Module = torch.jit.load(str(path), map_location=device).eval()  # type: ignore[no-untyped-call]
+            model: nn.Module = torch.jit.load(str(path), map_location=device).eval()
         except RuntimeError as error:
             raise ModelFileError(f"{path} is not a TorchScript file: {str(error).splitlines()[0]}") from error
     for parameter in model.parameters():  # a script module has no requires_grad_ of its own

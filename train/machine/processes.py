@@ -51,7 +51,7 @@ class Processes:
         if self.world == 1:
             return model
         if self.device.type == "cuda":  # on CPU torch has no synchronised batch normalisation
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
             return DistributedDataParallel(model, device_ids=[self.device.index])
         return DistributedDataParallel(model)
 

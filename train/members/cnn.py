@@ -50,7 +50,7 @@ class _Flatten(nn.Flatten):
     def forward(self, images: Tensor) -> Tensor:
         trained = images.requires_grad and not torch.compiler.is_compiling()  # a compiler chooses layouts itself
         if trained and images.is_contiguous(memory_format=torch.channels_last):
-            images.register_hook(_channels_last)  # type: ignore[no-untyped-call]
+            images.register_hook(_channels_last)
         return super().forward(images)
 
 

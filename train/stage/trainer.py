@@ -145,7 +145,7 @@ class StageTrainer:
             batch = self.perturbations.start(batch, delta)
         loss = self.objective.loss(batch, draws=draws, delta=delta, steps=self.attack_steps, model=self.wrapped)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if recipe.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()

@@ -25,7 +25,7 @@ def torch_model() -> Any:
 
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3, bias=False)).eval()
     with torch.no_grad():
-        module[1].weight.copy_(torch.from_numpy(WEIGHTS))  # type: ignore[operator]
+        module.get_parameter("1.weight").copy_(torch.from_numpy(WEIGHTS))
     return torch, module
 
 

@@ -43,15 +43,15 @@ class Voting(nn.Module):
 
 def network(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    layers = {
+    layers: dict[str, list[nn.Module]] = {
         "independent": [],
         "batch norm": [nn.BatchNorm2d(4)],
         "batch statistics": [nn.BatchNorm2d(4, track_running_stats=False)],
         "batch mean": [Centred()],
         "instance norm": [nn.InstanceNorm2d(4)],
         "group norm": [nn.GroupNorm(2, 4)],
-    }[kind]
-    return nn.Sequential(nn.Conv2d(3, 4, 3), *layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()  # type: ignore[misc]
+    }
+    return nn.Sequential(nn.Conv2d(3, 4, 3), *layers[kind], nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
 
 
 def write(module: nn.Module, path: Path, card: Card = CARD) -> Path:
@@ -59,7 +59,7 @@ def write(module: nn.Module, path: Path, card: Card = CARD) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own
         if path.suffix == ".pt":
-            traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
+            traced = torch.jit.trace(module, example)
             torch.jit.save(traced, str(path), _extra_files={f"{CARD_KEY}.json": card.dumps()})
         elif path.suffix == ".pt2":
             program = torch.export.export(module, example, dynamic_shapes=({0: batch},))

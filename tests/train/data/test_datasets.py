@@ -1,6 +1,7 @@
 """Data sets: read right, split once, and refused with a sentence before anything is trained."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,9 @@ def test_digits_are_one_tensor_with_a_held_out_part() -> None:
     assert len(data) + len(test) == 1797
     training, held_out = data.split(0.1)
     assert len(held_out) == round(0.1 * len(data))
-    both = torch.cat([training.indices, held_out.indices])  # type: ignore[list-item]
+    assert training.indices is not None
+    assert held_out.indices is not None
+    both = torch.cat([training.indices, held_out.indices])
     assert both.sort().values.tolist() == list(range(len(data)))
     assert data.split(0.1)[1].digest() == held_out.digest() != training.digest()
     mean, std = training.moments()
@@ -97,10 +100,10 @@ def test_missing_sets_say_where_they_belong(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_a_run_folder_exists(
-    tmp_path: Path, changes: dict[str, object], sentence: str
+    tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(RobustinferError, match=sentence) as refusal:
-        train(Recipe(data="digits", **changes), tmp_path / "run", device="cpu")  # type: ignore[arg-type]
+        train(Recipe(data="digits", **changes), tmp_path / "run", device="cpu")
     assert isinstance(refusal.value, RecipeError | DataError)
     assert not (tmp_path / "run").exists()
 
@@ -118,4 +121,4 @@ def test_augmentation_shifts_and_mirrors_but_keeps_the_label(tmp_path: Path) -> 
     candidates = torch.stack([*windows, *(window.flip(3) for window in windows)])
     found = (candidates == changed.image).flatten(2).all(dim=2)
     assert found.any(dim=0).all(), "every image is one of the 18 shifted, mirrored versions of itself"
-    assert found.float().argmax(dim=0).unique().numel() > 9  # type: ignore[no-untyped-call]
+    assert found.float().argmax(dim=0).unique().numel() > 9

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +90,12 @@ def test_the_guard_goes_back_and_takes_two_steps(tiny: Recipe, tmp_path: Path, m
 
     trainers: list[StageTrainer] = []
     prepare = StageTrainer._prepare
-    monkeypatch.setattr(StageTrainer, "_prepare", lambda self: (trainers.append(self), prepare(self))[1])  # type: ignore[func-returns-value]
+
+    def prepared(self: StageTrainer) -> Any:
+        trainers.append(self)
+        return prepare(self)
+
+    monkeypatch.setattr(StageTrainer, "_prepare", prepared)
     monkeypatch.setattr(StageTrainer, "accuracy", accuracy)
     run = train(recipe, tmp_path / "run", device="cpu", watcher=Watcher())
     assert "catastrophic-overfitting" in warnings
@@ -107,8 +113,10 @@ def test_the_first_stage_is_measured_with_its_weight(tiny: Recipe, tmp_path: Pat
     for beta, expected in ((1.0, scores.argmax(dim=1)), (-1.0, scores.argmin(dim=1))):
         model = StageModel(member, beta=beta, previous=torch.zeros(0), corrective=False, learn_beta=True).eval()
         journal = Journal(tmp_path, write=False)
-        parts = {"data": data, "held_out": data, "processes": CPU, "journal": journal, "folder": tmp_path}
-        trainer = StageTrainer(Objective(tiny, model, None, precision=nullcontext), 1, **parts, fresh=True)  # type: ignore[arg-type]
+        parts: dict[str, Any] = {"data": data, "held_out": data, "processes": CPU, "folder": tmp_path}
+        trainer = StageTrainer(
+            Objective(tiny, model, None, precision=nullcontext), 1, **parts, journal=journal, fresh=True
+        )
         found = trainer.accuracy(data, PgdAttack.of(tiny), purpose=1)
         assert found.predicted == tuple(torch.bincount(expected, minlength=10).tolist())
         assert found.clean == int((expected == data.labels).sum())

@@ -71,7 +71,7 @@ def test_the_gradient_is_that_of_the_loss_at_the_found_point(previous: str) -> N
     """d/dbeta and d/dslope of softplus at the fixed worst points; none for the frozen member."""
     found = objective(recipe(previous))
     loss = found.loss(BATCH, draws=Draws(0), delta=0.2, steps=3)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     points = {"clean": (0.7, 0.2), "adversarial": (0.7, 0.2), "exact": (0.3, 0.6)}[previous]
     at = (0.5, 0.4) if previous == "clean" else points
     scores = [6 * a - 2.5 * x for a, x in zip(at, points, strict=True)]
@@ -96,7 +96,7 @@ def test_a_kept_perturbation_meets_the_whole_ensemble_in_exact_boosting_alone() 
         x = BATCH.image[:1].clone().requires_grad_()
         batch = Batch(BATCH.image[:1], BATCH.labels[:1], kept=x)
         loss = objective(recipe(previous, attack="kept")).loss(batch, draws=Draws(0), delta=0.2, steps=1)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         assert x.grad is not None
         signs[previous] = float(x.grad.sign())
     assert signs == {"clean": 1.0, "adversarial": 1.0, "exact": -1.0}
@@ -122,7 +122,7 @@ def test_the_start_of_the_pseudo_code_is_a_saddle_point_and_ours_is_not() -> Non
     gradients = []
     for beta, slope in ((0.0, 0.0), (1.0, 0.0)):
         found = objective(recipe("exact"), new_slope=slope, beta=beta)
-        found.loss(BATCH, draws=Draws(0), delta=0.2, steps=3).backward()  # type: ignore[no-untyped-call]
+        found.loss(BATCH, draws=Draws(0), delta=0.2, steps=3).backward()
         member = found.model.member
         assert isinstance(member, Scale)
         assert member.slope.grad is not None

@@ -27,7 +27,7 @@ def step(model: StageModel, optimizer: torch.optim.Optimizer, seed: int) -> floa
     scores, _ = model(image, torch.zeros(1, 16, 10) + image.mean())
     loss = functional.cross_entropy(scores, labels)
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimizer.step()
     return float(loss.detach())
 

@@ -3,6 +3,7 @@
 import dataclasses
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def one_step(perturbations: Perturbations, batch: Batch, slope: torch.Tensor, de
     """A step on the loss sum(slope * x), whose supremum over the ball is known."""
     started = perturbations.start(batch, delta)
     assert started.kept is not None
-    (slope * started.kept).sum().backward()  # type: ignore[no-untyped-call]
+    (slope * started.kept).sum().backward()
     perturbations.move(started, delta)
     return started
 
@@ -79,7 +80,12 @@ def test_training_moves_every_image_it_sees_and_stays_in_the_ball(
     kept: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainers: list[StageTrainer] = []
-    monkeypatch.setattr(StageTrainer, "facts", lambda self: trainers.append(self) or {})  # type: ignore[func-returns-value]
+
+    def facts(self: StageTrainer) -> dict[str, Any]:
+        trainers.append(self)
+        return {}
+
+    monkeypatch.setattr(StageTrainer, "facts", facts)
     train(kept, tmp_path / "run", device="cpu")
     assert [trainer.number for trainer in trainers] == [1, 2]
     for trainer in trainers:
@@ -95,13 +101,13 @@ def test_a_resumed_training_is_the_uninterrupted_one(
 ) -> None:
     recipe = kept.replace(epochs=2, stages=1, checkpoint_seconds=0.0)
     whole = train(recipe, tmp_path / "whole", device="cpu")
-    calls: list[int] = []
+    calls: list[None] = []
     update = StageTrainer.update
 
     def killed(self: StageTrainer) -> torch.Tensor:
         if len(calls) == stop:
             raise KeyboardInterrupt
-        calls.append(None)  # type: ignore[arg-type]
+        calls.append(None)
         return update(self)
 
     monkeypatch.setattr(StageTrainer, "update", killed)
