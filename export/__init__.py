@@ -3,11 +3,16 @@
 from robust.export import export_run
 export_run("runs/digits", "digits.onnx", sampler=True)
 
+from robust.export import wrap
+wrap("resnet50.onnx", "model.onnx", classes="labels.txt", mean=..., std=...)
+
 `exporter` is the way through it: `fusion` makes one module of the ensemble, `onnx_file` and `torch_files` write it,
 `sampler_onnx` and `sampler_torch` add the noise, `acceptance` compares the file with the ensemble.
+`wrapping` makes a model file of somebody else's classifier.
 """
 
 from .acceptance import Images, Parity, synthetic_images
 from .exporter import Exported, export_ensemble, export_run
+from .wrapping import Wrapped, wrap
 
-__all__ = ["Exported", "Images", "Parity", "export_ensemble", "export_run", "synthetic_images"]
+__all__ = ["Exported", "Images", "Parity", "Wrapped", "export_ensemble", "export_run", "synthetic_images", "wrap"]

@@ -30,7 +30,7 @@ from robustinfer.smoothing.noise import add_noise
 from .fusion import EnsembleLike
 from .sampler.check import check_sampler
 
-__all__ = ["TOLERANCE", "Images", "Parity", "accept", "synthetic_images"]
+__all__ = ["TOLERANCE", "Images", "Parity", "accept", "noisy_copies", "synthetic_images"]
 
 TOLERANCE = 1e-4
 """Largest score difference that is accepted, relative to the largest score."""
@@ -60,6 +60,7 @@ class Parity:
     torch: str
     images: str
     clean: int
+    clean_flips: int
     samples: int
     noise: str
     sigma: float
@@ -110,8 +111,9 @@ def accept(
         for first in range(0, len(clean), _BATCH):
             batch = clean[first : first + _BATCH]
             comparison.add(batch, _reference(ensemble, card, batch), "image", first)
+        clean_flips = comparison.flips
         comparison.votes = comparison.flips = 0  # votes are compared on noise
-        for image, first, noisy in _noisy(images, card.sigma or _SIGMA, samples):
+        for image, first, noisy in noisy_copies(images, card.sigma or _SIGMA, samples):
             scores = _reference(ensemble, card, noisy)
             comparison.add(noisy, scores, f"image {image} under noise sample", first)
             progress(len(noisy))
@@ -123,6 +125,7 @@ def accept(
         torch=str(torch.__version__),
         images=images.source,
         clean=len(images.pixels),
+        clean_flips=clean_flips,
         samples=comparison.votes,
         noise=noise_name("8-bit"),
         sigma=card.sigma or _SIGMA,
@@ -135,7 +138,7 @@ def accept(
     )
 
 
-def _noisy(images: Images, sigma: float, samples: int) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
+def noisy_copies(images: Images, sigma: float, samples: int) -> Iterator[tuple[int, int, npt.NDArray[np.float32]]]:
     """Noisy copies in batches, about as many of each image, with the number of the image and of the first sample."""
     count = len(images.pixels)
     for index, image in enumerate(images.pixels):

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -24,7 +24,7 @@ from .torch_files import pt2_file, torchscript_file
 if TYPE_CHECKING:
     from robust.train.runs.run import Run
 
-__all__ = ["Exported", "Format", "export_ensemble", "export_run", "format_of"]
+__all__ = ["Exported", "Format", "export_ensemble", "export_run", "format_of", "write_accepted"]
 
 Format = Literal["onnx", "torchscript", "pt2"]
 _SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt": "torchscript", ".pt2": "pt2"}
@@ -88,23 +88,36 @@ def export_ensemble(
     _check_settings(chosen, card, sampler=sampler, opset=opset, samples=samples)
     card = dataclasses.replace(card, sampler=sampler_domains(sampler_sigma(card)) if sampler else ())
     build = _builder(chosen, _fuse(ensemble, card), card, sampler=sampler, opset=opset)
+    comparison: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "progress": progress}
+    comparison["images"] = images or synthetic_images(card.input)
+    return write_accepted(target, chosen, build, card, ensemble, **comparison)
+
+
+def write_accepted(
+    target: Path,
+    format: Format,
+    build: Callable[[Card], bytes],
+    card: Card,
+    reference: EnsembleLike,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    **comparison: Any,
+) -> Exported:
+    """Write the file that `build` makes of a card, compare it with the reference it came from, then give it its name.
+
+    `facts` stand in the card's parity in place of torch's version, where the reference does not run in torch.
+    """
     with _writing(target) as temporary:
         temporary.write_bytes(build(card))
-        parity = accept(
-            temporary,
-            ensemble,
-            card,
-            images=images or synthetic_images(card.input),
-            samples=samples,
-            tolerance=tolerance,
-            progress=progress,
-        )
-        card = dataclasses.replace(card, parity=parity.to_json())
+        parity = accept(temporary, reference, card, **comparison).to_json()
+        if facts is not None:
+            parity = {name: value for name, value in parity.items() if name != "torch"} | dict(facts)
+        card = dataclasses.replace(card, parity=parity)
         temporary.write_bytes(build(card))
         # The bytes that take the name are opened once more: nothing is handed out that was not read back.
         if Predictor.load(temporary, device="cpu").card != card:
             raise ExportError("The card that was written does not read back as it was; no file was kept.")
-    return Exported(target, chosen, target.stat().st_size, sha256(target), card)
+    return Exported(target, format, target.stat().st_size, sha256(target), card)
 
 
 def export_run(

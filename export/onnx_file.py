@@ -17,7 +17,7 @@ from robustinfer.version import __version__
 from .fusion import Fused
 from .sampler.onnx import attach_sampler
 
-__all__ = ["OPSETS", "onnx_file"]
+__all__ = ["OPSETS", "onnx_file", "with_card"]
 
 OPSETS = range(18, 24)
 """18 brought the bitwise operators the sampler needs; 23 is the newest that torch writes."""
@@ -43,7 +43,7 @@ def onnx_file(fused: Fused, card: Card, *, sampler: bool, opset: int | None) -> 
             "export it as .pt or .pt2, or with fewer stages."
         )
     _check(proto)
-    return lambda final: _with_card(proto, final)
+    return lambda final: with_card(proto, final)
 
 
 def _export(fused: Fused, card: Card, opset: int | None) -> ir.Model:
@@ -110,7 +110,7 @@ def _check(proto: onnx.ModelProto) -> None:
     onnx.checker.check_model(proto, full_check=True)
 
 
-def _with_card(proto: onnx.ModelProto, card: Card) -> bytes:
+def with_card(proto: onnx.ModelProto, card: Card) -> bytes:
     pixel_format = {1: "Gray8", 3: "Rgb8"}.get(card.input.channels)
     entries = {
         CARD_KEY: card.dumps(),

@@ -6,10 +6,11 @@ the file that carries it is computed from the file (`Predictor.digest`), never s
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .errors import CardError
 
@@ -28,14 +29,21 @@ class InputSpec:
     """The images a model takes. Pixels are in [0,1]; normalisation is inside the graph.
 
     `resize` says what a runtime does with an image file of another size: `"refuse"`, or the name of an interpolation
-    (`"bilinear"`, `"bicubic"`, `"nearest"`): the centre is cropped to the aspect ratio of the model, then resized. The
-    certified radius refers to the pixels after this step.
+    (`"bilinear"`, `"bicubic"`, `"nearest"`): the centre is cropped to the aspect ratio of the model, then resized. With
+    `crop`, the share of each side that is kept (0.875 for 224 of 256 pixels; `crop_pct` in timm), the image is resized
+    to the model's size divided by `crop`, then its centre is cut out. The certified radius refers to the pixels after
+    this step.
     """
 
     channels: int
     height: int
     width: int
     resize: Resize = "refuse"
+    crop: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The input spec as it stands in a card; without a crop as it was before there was one."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "crop" or value is not None}
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -70,8 +78,10 @@ class Card:
     """Everything a runtime must know about a model.
 
     `sigma` is the standard deviation of the Gaussian noise the model was trained for, in pixel units, or None for a
-    model that was not trained for smoothing. `training`, `evaluation` and `parity` are for people and audits: the
-    runtime does not read them. `sampler` names the domains of the sampler graph, if the file has one.
+    model that was not trained for smoothing. `noise_trained` is false for a wrapped model, whose sigma was chosen by
+    whoever wrapped it: its certificates hold as any others do, but it may abstain on nearly everything. `training`,
+    `evaluation` and `parity` are for people and audits: the runtime does not read them. `sampler` names the domains of
+    the sampler graph, if the file has one.
     """
 
     classes: tuple[str, ...]
@@ -80,6 +90,7 @@ class Card:
     version: str = "1"
     kind: Literal["scores", "votes"] = "scores"
     sigma: float | None = None
+    noise_trained: bool = True
     threat: Threat | None = None
     members: tuple[Member, ...] = ()
     sampler: tuple[str, ...] = ()
@@ -96,10 +107,22 @@ class Card:
             raise CardError(f"A card's input spec needs positive sizes; this one has {self.input.shape}.")
         if self.sigma is not None and not 0 < self.sigma < float("inf"):
             raise CardError(f"A card's sigma is a positive number or null; this one has {self.sigma!r}.")
+        if self.input.resize not in get_args(Resize):
+            raise CardError(f"A card's resize is one of {', '.join(get_args(Resize))}; found {self.input.resize!r}.")
+        crop = self.input.crop
+        if crop is not None and not (0 < crop <= 1 and self.input.resize != "refuse"):
+            raise CardError(
+                f"A card's crop is a share above 0 and up to 1, with a resize other than refuse; found {crop!r} with "
+                f"{self.input.resize!r}."
+            )
 
     def to_json(self) -> dict[str, Any]:
-        """The card as the JSON document that goes into the file."""
-        return dataclasses.asdict(self)
+        """The card as the JSON document that goes into the file. What older cards did not have is left out where it
+        says nothing, so that they keep their bytes."""
+        document = dataclasses.asdict(self) | {"input": self.input.to_json()}
+        if self.noise_trained:
+            del document["noise_trained"]
+        return document
 
     def dumps(self) -> str:
         """The card as text: sorted keys, so that equal cards are equal bytes."""
@@ -137,6 +160,16 @@ class Card:
         except (ValueError, RecursionError) as error:
             raise CardError(f"The card is not a JSON document: {error}.") from error
         return cls.from_json(document)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Card":
+        """Read a card from a file of its own, for a model file that carries none."""
+        try:
+            return cls.loads(Path(path).read_bytes())
+        except OSError as error:
+            raise CardError(f"Cannot read the card {path}: {error.strerror or error}.") from error
+        except CardError as error:
+            raise CardError(f"{path}: {error}") from error
 
 
 def card_schema() -> dict[str, Any]:

@@ -56,9 +56,9 @@ OPTIONAL = frozenset({"members", "seed_origin", "radius_linf"})
 """Fields that a certificate may lack: it has no voting members, or an older version made it and it claims less."""
 
 _DERIVED = {"domain", "guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
-# What may stand beside the fields and claims nothing: the name that `robust certify` read the image from, and what a
-# server that signs sends (`signing.py`).
-_BESIDE = {"file", "signature"}
+# What may stand beside the fields and claims nothing: the file and the label without noise that `robust certify` names,
+# and what a server that signs sends (`signing.py`).
+_BESIDE = {"file", "plain", "signature"}
 
 _Result = TypeVar("_Result", "Prediction", "Certificate")
 

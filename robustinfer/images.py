@@ -5,6 +5,7 @@ This is the only module that turns a file into pixels: training, evaluation, cer
 
 import hashlib
 import io
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -220,7 +221,11 @@ def _wrong_size(picture: "Image.Image", spec: InputSpec) -> ShapeError:
 
 
 def _fitted(picture: "Image.Image", spec: InputSpec) -> "Image.Image":
-    """The picture in the size of the input spec: cropped at the centre to the right aspect ratio, then resized."""
+    """The picture in the size of the input spec, which a picture of that size has already.
+
+    It is cropped at the centre to the right aspect ratio, then resized; or, if the input spec has a crop, resized to
+    the size before the crop, then cropped at the centre, with the rounding of torchvision's Resize and CenterCrop.
+    """
     from PIL import Image, ImageOps
 
     size = (spec.width, spec.height)
@@ -228,4 +233,13 @@ def _fitted(picture: "Image.Image", spec: InputSpec) -> "Image.Image":
         return picture
     if spec.resize == "refuse":
         raise _wrong_size(picture, spec)
-    return ImageOps.fit(picture, size, method=Image.Resampling[spec.resize.upper()])
+    method = Image.Resampling[spec.resize.upper()]
+    if spec.crop is None:
+        return ImageOps.fit(picture, size, method=method)
+    width, height = (math.floor(side / spec.crop + 1e-9) for side in size)
+    if picture.width * height <= picture.height * width:  # relative to the model's shape, the width is the short side
+        scaled = (width, max(height, width * picture.height // picture.width))
+    else:
+        scaled = (max(width, height * picture.width // picture.height), height)
+    left, top = round((scaled[0] - size[0]) / 2), round((scaled[1] - size[1]) / 2)
+    return picture.resize(scaled, method).crop((left, top, left + size[0], top + size[1]))

@@ -1,5 +1,6 @@
 """`Predictor`: a model file that answers with labels, radii and certificates. This is what applications embed."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from .card import Card
 from .certificate import Certificate, ModelReference, Prediction
 from .engines import Engine, check_rows, load_engine
 from .errors import CardError, DigestError, RobustinferError, SettingError
+from .explanations import untrained_noise
 from .images import as_batch, to_unit
 from .replay import Replay, replay
 from .requests import Request
@@ -26,6 +28,8 @@ from .smoothing.tally import plurality
 from .voting import scores_of, tally_of, vote_betas
 
 __all__ = ["Predictor"]
+
+log = logging.getLogger("robustinfer")
 
 Result = Certificate | Prediction
 Progress = Callable[[int], None]
@@ -53,6 +57,7 @@ class Predictor:
         self.batch = batch or engine.batch
         self._pace = Pace()
         self._crew = Crew(threads)
+        self._warned: set[float] = set()
 
     @classmethod
     def load(
@@ -81,7 +86,7 @@ class Predictor:
         if card is None:
             raise CardError(
                 f"{path} carries no card, so its classes and input are not known: "
-                "export it with `robust export`, or pass card=Card(classes=..., input=InputSpec(...), sigma=...)."
+                "make it a model file with `robust wrap`, or give a card beside it (--card FILE, card=Card(...))."
             )
         _check_shape(loaded.engine, card)
         if batch != 1:  # an image that is always scored alone has no neighbours
@@ -262,7 +267,16 @@ class Predictor:
         return self._result(job)
 
     def _job(self, request: Request, stop: threading.Event | None, *, derived_seed: bool = False) -> Job:
-        return Job(request.ask(self.card, derived_seed=derived_seed), stop)
+        question = request.ask(self.card, derived_seed=derived_seed)
+        self._warn(question.smoothing.sigma)
+        return Job(question, stop)
+
+    def _warn(self, sigma: float) -> None:
+        """Say once that the card does not name this sigma as one the model was trained with."""
+        sentence = untrained_noise(self.card, sigma)
+        if sentence and sigma not in self._warned:
+            self._warned.add(sigma)
+            log.warning("%s", sentence)
 
     def _run(self, jobs: Iterable[Job], progress: Progress | None) -> Iterator[Job]:
         return run(self.engine, jobs, batch=self.batch, pace=self._pace, crew=self._crew, progress=progress)

@@ -234,7 +234,8 @@ def _tally(members: bool | None, card: Card) -> Tally:
 
 
 def _sigma(sigma: float | None, card: Card, domain: Domain, settings: Mapping[str, Setting]) -> float:
-    if sigma is not None and card.sigma is not None and not math.isclose(sigma, card.sigma, rel_tol=1e-9):
+    other = sigma is not None and card.sigma is not None and not math.isclose(sigma, card.sigma, rel_tol=1e-9)
+    if other and card.noise_trained:  # a model that was not trained with noise has no sigma that suits it best
         raise SigmaError(
             f"The model {card.name!r} was trained for sigma = {card.sigma}, found {sigma}: leave sigma out."
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import note, print_json, print_text, progress
-from .options import Device, Json, Model, Threads
+from .options import CardFile, Device, Json, Model, Threads
 
 if TYPE_CHECKING:
     from ..throughput import Throughput
@@ -19,6 +19,7 @@ def command(
         str, typer.Option(help="Batch sizes to try, separated by commas.", metavar="N,N,...")
     ] = "1,16,64,256,1024",
     seconds: Annotated[float, typer.Option(help="Time for each measurement.", min=0.0)] = 1.0,
+    card: CardFile = None,
     device: Device = "auto",
     threads: Threads = None,
     json: Json = False,
@@ -29,6 +30,7 @@ def command(
 
     [bold]robust bench quickstart/digits.onnx[/bold]
     """
+    from ..card import Card
     from ..engines.inspection import inspect_model
     from ..errors import SettingError
     from ..predictor import Predictor
@@ -40,7 +42,8 @@ def command(
         raise SettingError(f"Expected batch sizes such as 1,64,256, found {batches!r}.") from error
     if min(sizes) < 1:
         raise SettingError(f"Expected batch sizes of at least 1, found {batches!r}.")
-    predictor = Predictor.load(model, device=device, threads=threads)
+    given = Card.read(card) if card else None
+    predictor = Predictor.load(model, device=device, threads=threads, card=given)
     flops = inspect_model(model).flops
     with progress("measuring", total=len(sizes) + 2) as advance:
         found = measure_throughput(predictor, flops=flops, batches=sizes, seconds=seconds, progress=advance)

@@ -12,6 +12,7 @@ from .options import (
     Alpha,
     Batch,
     Bound,
+    CardFile,
     Deadline,
     Device,
     Domain,
@@ -26,6 +27,7 @@ from .options import (
     Threads,
     Tolerance,
 )
+from .remarks import remark
 
 __all__ = ["command"]
 
@@ -47,6 +49,7 @@ def command(
     domain: Domain = None,
     noise: Noise = None,
     seed: Seed = None,
+    card: CardFile = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -79,13 +82,15 @@ def command(
     [bold]robust certify quickstart/digits.onnx quickstart/images/five.png --radius 0.5[/bold]
     [bold]robust certify mnist.onnx --data mnist:data --every 20 --out mnist.jsonl[/bold]
     """
+    from ..card import Card
     from ..errors import SettingError
     from ..predictor import Predictor
 
     files = existing(images or [])
     if bool(files) == (data is not None):
         raise SettingError("Give image files, or a data set with --data.")
-    predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
+    given = Card.read(card) if card else None
+    predictor = Predictor.load(model, device=device, threads=threads, batch=batch, card=given)
     asked = {
         "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "deadline": deadline,
         "bound": bound, "n0": n0, "sigma": sigma, "domain": domain, "noise": noise, "members": members,
@@ -107,11 +112,13 @@ def _certify_files(predictor: Any, files: list[Path], settings: dict[str, Any], 
         seeds = {"seeds": [seed]} if seed is not None and len(files) == 1 else {"seed": seed}
         certificates = predictor.certify_many(images, **seeds, stop=stop, progress=advance, **settings)
         unfinished = 0
-        for file, certificate in zip(files, certificates, strict=True):
+        for file, image, certificate in zip(files, images, certificates, strict=True):
             if certificate.abstained and certificate.stopped == "interrupted":
                 unfinished += 1
-            elif json:
-                print_json({"file": str(file)} | certificate.to_json())
+                continue
+            plain = remark(predictor, file, image, certificate)
+            if json:
+                print_json({"file": str(file), "plain": plain} | certificate.to_json())
             else:
                 print_text(f"{file}: {describe(certificate)}")
     if stop.is_set():

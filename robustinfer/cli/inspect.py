@@ -1,9 +1,10 @@
 """`robust inspect`: what is inside a model file."""
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from .console import print_json, print_text
-from .options import Json, Model
+from .options import CardFile, Json, Model
 
 if TYPE_CHECKING:
     from ..engines.inspection import Inspection
@@ -11,14 +12,17 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-def command(model: Model, json: Json = False) -> None:
+def command(model: Model, card: CardFile = None, json: Json = False) -> None:
     """Print the card of a model file, its digest, its operators and its cost.
 
     [bold]robust inspect quickstart/digits.onnx[/bold]
     """
+    from ..card import Card
     from ..engines.inspection import inspect_model
 
     inspection = inspect_model(model)
+    if card is not None:
+        inspection = dataclasses.replace(inspection, card=Card.read(card))
     if json:
         print_json(inspection.to_json())
         return
@@ -33,7 +37,7 @@ def _rows(inspection: "Inspection") -> list[tuple[str, str]]:
     ]
     card = inspection.card
     if card is None:
-        rows.append(("card", "none: this file was not written by `robust export`"))
+        rows.append(("card", "none: `robust wrap` makes it a model file"))
     else:
         rows += _card_rows(card)
     if inspection.opset is not None:
@@ -53,12 +57,14 @@ def _rows(inspection: "Inspection") -> list[tuple[str, str]]:
 def _card_rows(card: Any) -> list[tuple[str, str]]:
     spec = card.input
     resize = "other sizes are refused" if spec.resize == "refuse" else f"other sizes are resized ({spec.resize})"
+    if spec.crop is not None:
+        resize = f"other sizes are resized ({spec.resize}), and the inner {spec.crop:g} of each side is kept"
     rows = [
         ("model", f"{card.name}, version {card.version}, licence {card.license or 'not stated'}"),
         ("input", f"{spec.channels} x {spec.height} x {spec.width}, pixels in [0,1]; {resize}"),
         ("kind", "members that vote" if card.kind == "votes" else "ensemble scores"),
         ("classes", f"{len(card.classes)}: {_shortened(card.classes)}"),
-        ("sigma", "none: not trained for smoothing" if card.sigma is None else f"{card.sigma:g}"),
+        ("sigma", _sigma(card)),
         ("threat", "none" if card.threat is None else f"{card.threat.norm}, delta {card.threat.delta:g}"),
         ("sampler", ", ".join(card.sampler) or "none"),
     ]
@@ -68,6 +74,12 @@ def _card_rows(card: Any) -> list[tuple[str, str]]:
         if plain:
             rows.append((label, ", ".join(f"{key} {value}" for key, value in plain.items())))
     return rows
+
+
+def _sigma(card: Any) -> str:
+    if card.sigma is None:
+        return "none: not trained for smoothing"
+    return f"{card.sigma:g}" if card.noise_trained else f"{card.sigma:g}, chosen when wrapped: not trained with noise"
 
 
 def _shortened(names: tuple[str, ...], most: int = 12) -> str:

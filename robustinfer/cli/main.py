@@ -31,6 +31,7 @@ _COMMANDS: tuple[str, ...] = (
     "evaluate",
     "distill",
     "export",
+    "wrap",
     "inspect",
     "predict",
     "certify",

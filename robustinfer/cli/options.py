@@ -15,6 +15,7 @@ __all__ = [
     "Alpha",
     "Batch",
     "Bound",
+    "CardFile",
     "Deadline",
     "Device",
     "Domain",
@@ -52,6 +53,10 @@ Noise = Annotated[str | None, _setting("noise")]
 Seed = Annotated[int | None, _setting("seed")]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file: .onnx, .pt or .pt2.", show_default=False)]
+CardFile = Annotated[
+    Path | None,
+    typer.Option("--card", help="Card of a model file that carries none, a JSON file.", show_default=False),
+]
 Batch = Annotated[int | None, typer.Option(help="Samples per engine run.", show_default=False)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N. A device you name is used or refused.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per answer, and nothing else, to stdout.")]

@@ -9,7 +9,8 @@ from ..certificate import Prediction
 from ..errors import SettingError
 from ..settings import PREDICT_N
 from .console import existing, note, print_json, print_text
-from .options import Alpha, Batch, Device, Domain, Json, Members, Model, N, Noise, Seed, Sigma, Threads
+from .options import Alpha, Batch, CardFile, Device, Domain, Json, Members, Model, N, Noise, Seed, Sigma, Threads
+from .remarks import remark
 
 __all__ = ["command"]
 
@@ -29,6 +30,7 @@ def command(
     domain: Domain = None,
     noise: Noise = None,
     seed: Seed = None,
+    card: CardFile = None,
     device: Device = "auto",
     threads: Threads = None,
     batch: Batch = None,
@@ -64,28 +66,32 @@ def command(
         return
     if not images:
         raise SettingError("There is no image to label: give at least one file after the model.")
+    from ..card import Card
+    from ..explanations import plain_label
     from ..images import read_image
     from ..predictor import Predictor
 
     files = existing(images)
-    predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
+    given = Card.read(card) if card else None
+    predictor = Predictor.load(model, device=device, threads=threads, batch=batch, card=given)
     if predictor.card.sigma is None and sigma is None and not plain:
         note("This model was not trained for smoothing: labels come without a guarantee.")
         plain = True
     for file in files:
         image = read_image(file, predictor.card.input)
         if plain:
-            label = int(predictor.scores(image)[0].argmax())
-            name = predictor.card.classes[label]
+            label, name = plain_label(predictor, image)
             found = {"image": str(file), "label": label, "class_name": name, "guarantee": None}
             print_json(found) if json else print_text(f"{file}: {name} (no guarantee)")
             continue
-        _print(file, predictor.predict(image, **settings), json=json)
+        prediction = predictor.predict(image, **settings)
+        beside = remark(predictor, file, image, prediction)
+        _print(file, prediction, json=json, plain=beside)
 
 
-def _print(file: Path, prediction: Prediction, *, json: bool) -> None:
+def _print(file: Path, prediction: Prediction, *, json: bool, **beside: Any) -> None:
     if json:
-        print_json({"image": str(file)} | prediction.to_json())
+        print_json({"image": str(file)} | prediction.to_json() | beside)
     elif prediction.abstained:
         print_text(f"{file}: abstains after {prediction.samples_used} samples")
     else:

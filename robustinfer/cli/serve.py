@@ -10,7 +10,7 @@ import typer
 from ..errors import ServeError
 from ..extras import needed
 from .console import note, print_json, print_text
-from .options import PassphraseFile
+from .options import CardFile, PassphraseFile
 
 if TYPE_CHECKING:
     from robust.serve import Launcher
@@ -20,6 +20,7 @@ __all__ = ["command"]
 
 def command(
     models: Annotated[list[str], typer.Argument(help="Model files; NAME=MODEL serves one under another name.")],
+    card: CardFile = None,
     host: Annotated[
         str | None, typer.Option(envvar="ROBUST_SERVE_HOST", help="Address to listen on. Default: 127.0.0.1.")
     ] = None,
@@ -104,6 +105,8 @@ def command(
         from robust.serve import Launcher, ServeOptions
         from robust.serve.torchserve.options import model_arguments
 
+    from ..card import Card
+
     overrides: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -122,7 +125,7 @@ def command(
         "drain_timeout": drain_timeout,
     }
     options = ServeOptions.read(config, overrides)
-    launcher = Launcher(model_arguments(models), options)
+    launcher = Launcher(model_arguments(models, card=Card.read(card) if card else None), options)
     if check:
         _print_check(launcher)
         return

@@ -14,11 +14,12 @@ from typing import Any
 
 import yaml
 
+from robustinfer.card import Card
 from robustinfer.engines import external_files, model_digest
 from robustinfer.errors import SettingError
 from robustinfer.files import replacing
 
-__all__ = ["DIGESTS", "HANDLER", "pack", "valid_name"]
+__all__ = ["CARD", "DIGESTS", "HANDLER", "pack", "valid_name"]
 
 HANDLER = "robust_handler.py"
 # What an archive holds of us: one import of a name that stays, so that an archive outlives moves of our modules. It is
@@ -31,6 +32,7 @@ class Handler(TorchServeHandler):
 """
 CONFIG = "model-config.yaml"
 DIGESTS = "digests.json"
+CARD = "card.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -52,11 +54,12 @@ def pack(
     name: str,
     version: str = "1",
     config: Mapping[str, Any] | None = None,
+    card: Card | None = None,
 ) -> Path:
     """Write the archive of a model file to `out_path`. `config` becomes the model's TorchServe settings.
 
     The archive needs robustinfer installed where it runs: it holds the adapter, not the library. Weights that an ONNX
-    file keeps beside it go along.
+    file keeps beside it go along, and so does `card`, that of a model file which carries none.
     """
     model, out = Path(model_path), Path(out_path)
     serialized = f"model{model.suffix}"
@@ -74,7 +77,7 @@ def pack(
     }
     digests = {serialized: model_digest(model)}
     external = external_files(model)
-    taken = {HANDLER, CONFIG, DIGESTS, serialized}
+    taken = {HANDLER, CONFIG, DIGESTS, CARD, serialized}
     clash = next((name for name in external if name in taken or Path(name).parts[0] == "MAR-INF"), None)
     if clash is not None:
         raise SettingError(
@@ -85,6 +88,8 @@ def pack(
         _add(archive, HANDLER, ENTRY.encode())
         _add(archive, CONFIG, yaml.safe_dump(dict(config or {}), sort_keys=True).encode())
         _add(archive, DIGESTS, json.dumps(digests, indent=2, sort_keys=True).encode())
+        if card is not None:
+            _add(archive, CARD, card.dumps().encode())
         for location, file in {serialized: model, **external}.items():
             _add_file(archive, location, file)
     return out

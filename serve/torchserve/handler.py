@@ -15,7 +15,7 @@ from ..service.probes import WORKER
 from ..service.state import State
 from ..service.worker import Answer, Incoming, Worker
 from . import metrics
-from .archive import DIGESTS
+from .archive import CARD, DIGESTS
 from .devices import restore_visible_devices
 
 __all__ = ["TorchServeHandler"]
@@ -36,7 +36,7 @@ class TorchServeHandler:
 
     def _initialize(self, context: Any) -> None:
         restore_visible_devices()
-        from robustinfer import Predictor
+        from robustinfer import Card, Predictor
 
         folder = Path(context.system_properties["model_dir"])
         own = (context.model_yaml_config or {}).get("robust", {})
@@ -46,6 +46,7 @@ class TorchServeHandler:
             folder / serialized,
             device="cpu" if gpu is None else f"cuda:{gpu}",
             threads=own.get("threads"),
+            card=Card.read(folder / CARD) if (folder / CARD).is_file() else None,
             digest=json.loads((folder / DIGESTS).read_text())[serialized],
         )
         self._name = context.manifest["model"]["modelName"]

@@ -217,7 +217,9 @@ class Launcher:
         store = folder / "store"
         for model in self.models:
             config = model_config(model, self.options, self.limits, self.allotment)
-            pack(model.path, store / f"{model.name}.mar", name=model.name, version=model.version, config=config)
+            card = model.card if model.beside else None
+            archive = store / f"{model.name}.mar"
+            pack(model.path, archive, name=model.name, version=model.version, config=config, card=card)
         write_text(folder / "config.properties", self.properties_text(folder))
         write_text(folder / "metrics.yaml", metrics.config_text())
         write_text(folder / "log4j2.xml", logs.LOG4J)

@@ -31,6 +31,7 @@ class ServedModel:
     path: Path
     card: Card
     digest: str
+    beside: bool = False  # the card was given beside the file, which carries none
 
     @property
     def version(self) -> str:
@@ -202,23 +203,26 @@ def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def model_arguments(arguments: Sequence[str]) -> list[ServedModel]:
+def model_arguments(arguments: Sequence[str], *, card: Card | None = None) -> list[ServedModel]:
     """Read `MODEL` or `NAME=MODEL` arguments: each file is loaded once here, so a bad one is refused before a start.
 
-    Without a name, a model is served under the name in its card.
+    Without a name, a model is served under the name in its card. `card` is that of one model file that carries none.
     """
     from robustinfer import Predictor
+
+    if card is not None and len(arguments) > 1:
+        raise SettingError(f"A card is given for one model, found {len(arguments)}: wrap them with `robust wrap`.")
 
     models: list[ServedModel] = []
     for argument in arguments:
         name, separator, path = argument.rpartition("=")
         if separator and os.path.exists(argument):  # noqa: PTH110  (a file whose own name has the sign =)
             name, path = "", argument
-        predictor = Predictor.load(path, device="cpu", threads=1)
+        predictor = Predictor.load(path, device="cpu", threads=1, card=card)
         served = valid_name(name or predictor.card.name)
         if any(model.name == served for model in models):
             raise SettingError(f"Two models would be served as {served!r}: give them names, as NAME=MODEL.")
-        models.append(ServedModel(served, Path(path), predictor.card, predictor.digest))
+        models.append(ServedModel(served, Path(path), predictor.card, predictor.digest, card is not None))
     if not models:
         raise SettingError("There is no model to serve: give at least one model file.")
     return models

@@ -1,0 +1,167 @@
+"""Wrapping a torch module: `module:factory` and a file of parameters become one network, pixels in [0,1] to scores."""
+
+import ast
+import importlib
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robustinfer.errors import ExportError
+
+__all__ = ["Single", "load_module", "single"]
+
+_PICKLED = {".pth", ".pt", ".bin", ".ckpt"}
+
+
+class Single(nn.Module):
+    """An ensemble of one network."""
+
+    def __init__(self, member: nn.Module) -> None:
+        super().__init__()
+        self.members = nn.ModuleList([member])
+        self.betas = torch.ones(1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.members[0](image)
+        return scores
+
+
+class _Normalised(nn.Module):
+    """A network behind its normalisation, with the names by which fusion knows a member."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).reshape(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).reshape(1, -1, 1, 1))
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.network((image - self.mean) / self.std)
+        return scores
+
+
+class _Logits(nn.Module):
+    """A network that answers with an object whose `logits` are its scores."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.network(image).logits
+        return scores
+
+
+def single(module: nn.Module, mean: Sequence[float], std: Sequence[float], shape: tuple[int, int, int]) -> Single:
+    """The module in evaluation mode behind its normalisation; one that is not a classifier is refused."""
+    network = module.to(device="cpu", dtype=torch.float32).eval().requires_grad_(False)
+    try:
+        with torch.inference_mode():
+            found = network(torch.zeros(2, *shape))
+    except Exception as error:  # whatever the user's code raises
+        sentence = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ExportError(f"The network does not take images of shape {shape}: {sentence}") from error
+    if isinstance(getattr(found, "logits", None), Tensor):
+        network, found = _Logits(network).eval(), found.logits
+    if not isinstance(found, Tensor):
+        raise ExportError(
+            f"A classifier gives one tensor of scores; this network gives a {type(found).__name__}, as detectors do."
+        )
+    if found.ndim != 2 or len(found) != 2:
+        raise ExportError(
+            f"A classifier gives scores of shape (images, classes); this network gives {tuple(found.shape)} for 2 "
+            "images: it is not a classifier, or lacks its last layers."
+        )
+    return Single(_Normalised(network, mean, std)).eval()
+
+
+def load_module(source: str, parameters: str | os.PathLike[str] | None = None) -> nn.Module:
+    """The module that `module:factory` names, with the parameters of a .safetensors or .pth file.
+
+    The factory is a function, a class or a module, and may be called with literals:
+    `timm:create_model("resnet18", num_classes=10)`.
+    """
+    found = _made(source)
+    if not isinstance(found, nn.Module):
+        raise ExportError(f"Expected {source} to give a torch.nn.Module, found a {type(found).__name__}.")
+    if parameters is not None:
+        _fill(found, Path(parameters))
+    return found
+
+
+def _made(source: str) -> Any:
+    name, _, expression = source.partition(":")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+        call = tree if isinstance(tree, ast.Call) else None
+        path = ast.unparse(call.func if call else tree).split(".")
+        arguments = [ast.literal_eval(value) for value in call.args] if call else []
+        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords} if call else {}
+    except (SyntaxError, ValueError) as error:
+        raise ExportError(
+            f"Expected module:factory, or module:factory(...) with literals; found {source!r}."
+        ) from error
+    try:
+        found = importlib.import_module(name)
+        for part in path:
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ExportError(f"There is no {source}: {error}.") from error
+    if isinstance(found, nn.Module) and call is None:
+        return found
+    try:
+        return found(*arguments, **named)  # type: ignore[operator]
+    except Exception as error:  # whatever the user's code raises
+        raise ExportError(f"{source} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _fill(module: nn.Module, path: Path) -> None:
+    state = _state(path)
+    if state and all(name.startswith("module.") for name in state):  # of a module that was trained in parallel
+        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    try:
+        missing, unexpected = module.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise ExportError(f"{path} does not fit the network: {str(error).splitlines()[-1].strip()}") from error
+    if missing or unexpected:
+        first = f"it lacks {missing[0]}" if missing else f"it has {unexpected[0]}, which the network has not"
+        raise ExportError(
+            f"{path} does not fit the network: {first} ({len(missing)} names are missing, {len(unexpected)} too many)."
+        )
+
+
+def _state(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ExportError(f"There is no file of parameters {path}.")
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        if suffix not in _PICKLED:
+            raise ExportError(f"Parameters are a .safetensors or .pth file; found {path.name}.")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except ExportError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise ExportError(
+            f"{path} holds more than tensors, and nothing else is unpickled: save the module's state_dict() instead."
+        ) from error
+    except Exception as error:  # the readers raise whatever a damaged file does to them
+        sentence = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ExportError(f"{path} is damaged, or not a file of parameters: {sentence}") from error
+    for key in ("state_dict", "model", "model_state_dict"):  # what training scripts put around it
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ExportError(f"{path} is not a state_dict: names with tensors were expected.")
+    return dict(content)
