@@ -28,8 +28,12 @@ __all__ = ["Foreign", "Layout", "Original", "adapted", "read_graph"]
 
 Layout = Literal["nchw", "nhwc"]
 
-_TYPES = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64"}
-_TYPES |= {TensorProto.UINT8: "uint8"}
+_TYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.UINT8: "uint8",
+}
 _PREFIX = "network/"
 _LIMIT = 2**31 - 1  # of a protobuf message
 _OLDEST = 11  # the opset that brought Round and a Clip with inputs

@@ -91,7 +91,9 @@ def load_module(source: str, parameters: str | os.PathLike[str] | None = None) -
     """
     found = _made(source)
     if not isinstance(found, nn.Module):
-        raise ExportError(f"Expected {source} to give a torch.nn.Module, found a {type(found).__name__}.")
+        raise ExportError(
+            f"Expected {source} to give a torch.nn.Module, found an object of type {type(found).__name__}."
+        )
     if parameters is not None:
         _fill(found, Path(parameters))
     return found

@@ -85,7 +85,7 @@ def command(
         "sigma": sigma, "images": images, "limit": limit, "samples": samples, "name": name, "version": version,
         "license": license, "author": author,
     }  # fmt: skip
-    numbers = {"mean": _numbers("mean", mean), "std": _numbers("std", std), "size": _size(size)}
+    numbers: dict[str, Any] = {"mean": _numbers("mean", mean), "std": _numbers("std", std), "size": _size(size)}
     with progress("wrapping and comparing") as advance:
         wrapped = wrap(source, out, classes=classes, progress=advance, **numbers, **settings)
     if json:

@@ -169,3 +169,27 @@ def test_a_picture_of_another_size_is_refused_by_its_header(
     monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
     with pytest.raises(ShapeError, match="Expected an image of 64 x 64"):
         decode_image(content, InputSpec(3, 64, 64, resize="refuse"))
+
+
+@pytest.mark.parametrize(("height", "width"), [(300, 451), (451, 300), (256, 256), (57, 41), (225, 224)])
+@pytest.mark.parametrize("crop", [0.875, 0.9, 1.0])
+def test_a_crop_reads_as_published_networks_do(height: int, width: int, crop: float) -> None:
+    """torchvision's Resize(224 / crop) and CenterCrop(224), written down: the shorter side, then the centre."""
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    short, long = int(224 / crop), int(int(224 / crop) * max(height, width) / min(height, width))
+    sides = (short, long) if width <= height else (long, short)
+    resized = np.asarray(Image.fromarray(pixels).resize(sides, Image.Resampling.BICUBIC))
+    top, left = (round((size - 224) / 2.0) for size in resized.shape[:2])
+    expected = np.moveaxis(resized[top : top + 224, left : left + 224], 2, 0)
+    found = decode_image(encoded(pixels), InputSpec(3, 224, 224, resize="bicubic", crop=crop))
+    assert np.array_equal(found, expected)
+
+
+def test_a_crop_keeps_the_shape_of_the_model() -> None:
+    spec = InputSpec(1, 48, 192, resize="bilinear", crop=0.75)
+    for shape in ((10, 500), (500, 10), (48, 191), (64, 256)):
+        assert decode_image(encoded(np.zeros(shape, np.uint8)), spec).shape == (1, 48, 192)
+    picture = np.arange(256, dtype=np.uint8)[None].repeat(64, axis=0)  # of the size before the crop: nothing is resized
+    assert np.array_equal(decode_image(encoded(picture), spec)[0], picture[8:56, 32:224])
+    exact = picture[8:56, 32:224]  # of the model's size: it is taken as it is
+    assert np.array_equal(decode_image(encoded(exact), spec)[0], exact)
