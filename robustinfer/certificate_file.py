@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from .card import InputSpec
-from .certificate import Certificate
+from .certificate import Certificate, read_json
 from .data import ImageSet
 from .errors import CertificateError
 from .images import as_image, image_digest, to_unit
 from .predictor import Predictor
-from .smoothing.noise import fresh_seed
+from .smoothing.noise import derive_seed, fresh_seed
 
 __all__ = ["Entry", "Header", "certify_data", "read_certificates", "shard_path"]
 
@@ -159,15 +159,61 @@ def read_certificates(path: Path) -> tuple[Header, list[Entry]]:
 def _parse(content: bytes, path: Path) -> tuple[Header, list[Entry]]:
     lines = content.split(b"\n")[:-1]
     try:
-        header = Header(**json.loads(lines[0])["header"])
+        header = Header(**read_json(lines[0])["header"])
         entries = []
         for line in lines[1:]:
-            document = json.loads(line)
+            document = read_json(line)
             certificate = Certificate.from_json(document["certificate"])
-            entries.append(Entry(int(document["index"]), int(document["truth"]), certificate))
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+            entries.append(Entry(_number(document["index"]), _number(document["truth"]), certificate))
+        _check_entries(header, entries, path)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CertificateError(f"{path} is not a file of certificates as `robust certify --data` writes it.") from error
     return header, entries
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected a whole number, found {value!r}")
+    return value
+
+
+def _check_entries(header: Header, entries: list[Entry], path: Path) -> None:
+    """Refuse lines that do not belong under their header, or do not belong together.
+
+    The figures of a file speak of all its lines at once; and where a seed follows from that of the header, nobody can
+    have chosen it for one image.
+    """
+    seen: set[int] = set()
+    for entry in entries:
+        one, wrong = entry.certificate, ""
+        if entry.index in seen:
+            wrong = "stands there twice"
+        elif entry.index not in header.numbers:
+            wrong = "is not one of the images that the header names"
+        elif dataclasses.asdict(one.model) != header.model:
+            wrong = "was certified by another model than the header names"
+        elif one.seed != derive_seed(header.seed, entry.index):
+            wrong = "has another seed than the one that follows from the header"
+        elif _asked(one) != _asked(entries[0].certificate) or not _fits(one, header.settings):
+            wrong = "was certified with other settings than the header or the lines before"
+        if wrong:
+            raise CertificateError(
+                f"{path} was changed, or put together from several files: image {entry.index} {wrong}."
+            )
+        seen.add(entry.index)
+
+
+def _asked(certificate: Certificate) -> tuple[Any, ...]:
+    """What was asked about the image, but for its domain, which depends on its pixels."""
+    one = certificate
+    return one.alpha, one.sigma, one.n, one.bound, one.method, one.procedure, one.requested
+
+
+def _fits(certificate: Certificate, settings: dict[str, Any]) -> bool:
+    given = {name: value for name, value in settings.items() if value is not None}
+    same = all(getattr(certificate, name) == given[name] for name in ("n", "alpha", "sigma", "bound") if name in given)
+    procedure = next((name for name in ("tolerance", "radius", "deadline") if name in given), "fixed")
+    return same and certificate.procedure == procedure and certificate.requested == given.get(procedure)
 
 
 @contextmanager
@@ -203,6 +249,8 @@ def _resume(file: IO[bytes], path: Path, header: Header, seed: int | None) -> tu
         other = "choice of images"
     if other is None and seed not in (None, found.seed):
         other = "seed"
+    if other is None and any(entry.certificate.domain == "continuous" for entry in entries):
+        other = "noise, which is no longer drawn"
     if other is not None:
         raise CertificateError(f"{path} holds certificates of another {other}: choose another file, or remove it.")
     return found, entries

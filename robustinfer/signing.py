@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from .certificate import read_json
+from .engines.external import external_files
 from .errors import SignatureError
 from .extras import require
 from .files import write_bytes
@@ -49,6 +51,7 @@ MODEL_TYPE = "https://model_signing/signature/v1.0"
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _WHY = "Signing"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_RESOURCE = ("name", "algorithm", "digest")
 _MODEL_SERIALIZATION = {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": []}
 
 
@@ -182,11 +185,14 @@ def check_line(path: Path, line: int, key: PublicKey) -> None:
 
 
 def sign_model(path: Path, key: PrivateKey) -> Path:
-    """Sign a model file with a bundle in the format of OpenSSF model signing; returns the .sig file."""
+    """Sign a model file with a bundle in the format of OpenSSF model signing; returns the .sig file.
+
+    Weights that lie in files beside it are signed with it, each under its location.
+    """
     bundle = {
         "mediaType": BUNDLE_TYPE,
         "verificationMaterial": {"publicKey": {"hint": key.public.id}, "tlogEntries": []},
-        "dsseEnvelope": key.envelope(_model_statement(path.name, _digest(_read(path)))),
+        "dsseEnvelope": key.envelope(_model_statement(path)),
     }
     target = signature_path(path)
     write_bytes(target, _compact(bundle) + b"\n")
@@ -194,22 +200,21 @@ def sign_model(path: Path, key: PrivateKey) -> Path:
 
 
 def check_model(path: Path, key: PublicKey) -> None:
-    """Raise SignatureError unless the bundle beside a model file is a signature of its bytes, by this key."""
+    """Raise SignatureError unless the bundle beside a model file is a signature of all its bytes, by this key."""
     (bundle,) = _signatures(path)[:1]
     if bundle.get("mediaType") != BUNDLE_TYPE:
         raise SignatureError(f"{signature_path(path)} is not a bundle of the type {BUNDLE_TYPE}.")
     if bundle.get("verificationMaterial") != {"publicKey": {"hint": key.id}, "tlogEntries": []}:
         raise SignatureError(f"The model {path} was signed by another key than {key.id}.")
     payload = _opened(bundle.get("dsseEnvelope"), key)
-    digest = _digest(_read(path))
-    expected = _model_statement(path.name, digest)
+    expected = _model_statement(path)
     try:
         signed = (payload["_type"], payload["predicateType"], [one["digest"] for one in payload["subject"]])
-        resources = [(one["name"], one["algorithm"], one["digest"]) for one in payload["predicate"]["resources"]]
+        resources = [{name: one[name] for name in _RESOURCE} for one in payload["predicate"]["resources"]]
     except (KeyError, TypeError) as error:
         raise SignatureError(f"The signature of {path} is not that of a model file.") from error
     wanted = (STATEMENT_TYPE, MODEL_TYPE, [one["digest"] for one in expected["subject"]])
-    if signed != wanted or resources != [(".", "sha256", digest)]:
+    if signed != wanted or resources != expected["predicate"]["resources"]:
         raise SignatureError(f"The model {path} is not the file that was signed: its bytes were changed.")
 
 
@@ -248,11 +253,14 @@ def _certificate_statement(content: bytes, certificate: Any) -> Document:
     return _statement(CERTIFICATE_TYPE, subjects, {"certificate": certificate})
 
 
-def _model_statement(name: str, digest: str) -> Document:
-    root = _digest(bytes.fromhex(digest))  # over the digests of all files, of which there is one
-    resources = [{"name": ".", "algorithm": "sha256", "digest": digest}]
+def _model_statement(path: Path) -> Document:
+    """About a model: the subject is the digest over the digests of all its files, the model file first."""
+    digests = {".": _digest(_read(path))}
+    digests |= {location: _digest(_read(file)) for location, file in external_files(path).items()}
+    root = _digest(b"".join(bytes.fromhex(digest) for digest in digests.values()))
+    resources = [dict(zip(_RESOURCE, (name, "sha256", digest), strict=True)) for name, digest in digests.items()]
     predicate = {"serialization": _MODEL_SERIALIZATION, "resources": resources}
-    return _statement(MODEL_TYPE, [_subject(name, root)], predicate)
+    return _statement(MODEL_TYPE, [_subject(path.name, root)], predicate)
 
 
 def _statement(kind: str, subjects: list[Document], predicate: Any) -> Document:
@@ -305,7 +313,7 @@ def _signatures(path: Path) -> list[Document]:
 
 def _json(content: bytes, path: Path) -> Document:
     try:
-        document = json.loads(content)
+        document = read_json(content)
     except (ValueError, RecursionError) as error:
         raise SignatureError(f"{path} is damaged: it is not a JSON document.") from error
     if not isinstance(document, dict):

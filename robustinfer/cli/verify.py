@@ -86,17 +86,20 @@ def command(
     else:
         pixels = load_images(data or "", predictor.card).read(index)
     replay = predictor.verify(found, pixels, other_model=other_model, max_flips=max_flips)
+    # Certificates of 0.1 carry one sentence for all kinds of noise, which says more than some of them prove.
+    proven = found.guarantee if replay.ok and not found.abstained else None
     if json:
-        print_json(replay.to_json() | {"confirmed": replay.ok})
+        print_json(replay.to_json() | {"confirmed": replay.ok, "guarantee": proven})
     else:
         print_text(f"{'confirmed' if replay.ok else 'NOT confirmed'}: {replay.reason}")
+        if proven is not None:
+            print_text(f"proven: {proven}")
     raise typer.Exit(0 if replay.ok else 1)
 
 
 def _check_signature(path: Path, index: int | None, key: Path) -> None:
     """Raise unless the file, or its line about image `index`, is signed: by a .sig file, or in a field of its own."""
-    import json
-
+    from ..certificate import read_json
     from ..certificate_file import read_certificates
     from ..errors import SettingError
     from ..signing import PublicKey, check_answer, check_file, check_line, check_model, signature_path
@@ -108,10 +111,11 @@ def _check_signature(path: Path, index: int | None, key: Path) -> None:
         numbers = [entry.index for entry in read_certificates(path)[1]]
         if index not in numbers:
             raise SettingError(f"{path} holds no certificate of the image number {index}.")
+        check_line(path, 0, public)  # the header: `read_certificates` has compared the line with it
         check_line(path, numbers.index(index) + 1, public)
     elif path.suffix == ".json" and not signature_path(path).exists():
         try:
-            document = json.loads(path.read_bytes())
+            document = read_json(path.read_bytes())
         except (ValueError, RecursionError):
             document = {}
         check_answer(document if isinstance(document, dict) else {}, public)

@@ -20,6 +20,11 @@ from robustinfer.data import ImageSet, class_folders, load_images, npz_arrays, p
 from robustinfer.errors import CertificateError, DataError, SettingError
 from robustinfer.summary import merge, summarize
 
+CONTINUOUS = (
+    "if pixels and noise were added without rounding, the label of the smoothed classifier would be the same for every "
+    "image at an l2 distance below the radius, except with probability at most alpha; the rounding of the sums is not "
+    "covered"
+)
 ROBUST = [sys.executable, "-c", "from robustinfer.cli.main import main; main()"]
 
 
@@ -136,6 +141,90 @@ def test_a_file_of_an_older_version_is_known_by_its_images(
             list(certify_data(predictor, other, path, n=200, seed=3))
     assert len(list(certify_data(predictor, images, path, n=200, seed=3))) == 30
     assert merge([path])[0].total == 30
+
+
+def rewritten(path: Path, change: Callable[[list[Any]], None]) -> Path:
+    """The file with its lines changed by a forger: [header, line, ...], each a JSON object."""
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    change(lines)
+    path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    return path
+
+
+def put(place: str, value: Any, line: int = 2) -> Callable[[list[Any]], None]:
+    """Change one thing in a line: a field of the line, or of its certificate."""
+
+    def change(lines: list[Any]) -> None:
+        target = lines[line].get("header") or (lines[line] if place in lines[line] else lines[line]["certificate"])
+        assert (target[place], type(target[place])) != (value, type(value))
+        target[place] = value
+
+    return change
+
+
+FORGED: dict[str, tuple[Callable[[list[Any]], None], str]] = {
+    "a line twice": (lambda lines: lines.append(lines[1]), "image 0 stands there twice"),
+    "two lines of one image": (put("index", 0), "image 0 stands there twice"),
+    "an image of another shard": (put("index", 1), "image 1 is not one of the images that the header names"),
+    "an image beyond the data": (put("index", 40), "image 40 is not one of the images"),
+    "a number of no image": (put("index", 2.0), "is not a file of certificates"),
+    "a label that is none": (put("truth", True), "is not a file of certificates"),
+    "a seed of one's own": (put("seed", 7), "image 2 has another seed than the one that follows from the header"),
+    "another seed in the header": (put("seed", 7, line=0), "image 0 has another seed"),
+    "another model": (
+        put("model", {"name": "model", "version": "1", "digest": "sha256:other"}),
+        "image 2 was certified by another model than the header names",
+    ),
+    "another alpha": (put("alpha", 0.5), "image 2 was certified with other settings than the header or the lines"),
+    "another alpha in the header": (
+        put("settings", {"n": 200, "alpha": 0.5}, line=0),
+        "image 0 was certified with other",
+    ),
+    "another procedure in the header": (put("settings", {"n": 200, "radius": 0.1}, line=0), "with other settings"),
+    "no settings": (put("settings", None, line=0), "is not a file of certificates"),
+    "no step": (put("step", 0, line=0), "is not a file of certificates"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_lines_that_do_not_belong_under_their_header_are_refused(
+    name: str, predictor: Predictor, images: ImageSet, tmp_path: Path
+) -> None:
+    """Figures speak of all lines at once, and a signature of one line used to be taken for that of its double."""
+    change, sentence = FORGED[name]
+    path = tmp_path / "out.jsonl"
+    list(certify_data(predictor, images, path, n=200, alpha=0.001, seed=3, every=2))
+    assert len(read_certificates(path)[1]) == 15
+    with pytest.raises(CertificateError, match=sentence):
+        read_certificates(rewritten(path, change))
+
+
+def test_a_line_that_says_two_things_is_refused(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    list(certify_data(predictor, images, path, n=200, seed=3, limit=3))
+    path.write_bytes(path.read_bytes().replace(b'"truth": ', b'"truth": 5, "truth": ', 1))
+    with pytest.raises(CertificateError, match="is not a file of certificates"):
+        read_certificates(path)
+
+
+def test_a_file_with_continuous_noise_is_read_and_not_continued(
+    predictor: Predictor, images: ImageSet, tmp_path: Path
+) -> None:
+    """The other images would get another noise, and one table would be about two classifiers."""
+    path = tmp_path / "out.jsonl"
+    floating = ImageSet("squares", images.labels, lambda i: images.read(i) / np.float32(255))
+    list(certify_data(predictor, floating, path, n=200, seed=3, limit=4))
+
+    def continuous(lines: list[Any]) -> None:
+        for line in lines[1:]:
+            line["certificate"] |= {"noise": "philox4x64-10/continuous", "domain": "continuous"}
+            line["certificate"]["guarantee"] = CONTINUOUS
+        del lines[3:]
+
+    rewritten(path, continuous)
+    assert len(read_certificates(path)[1]) == 2
+    with pytest.raises(CertificateError, match="of another noise, which is no longer drawn"):
+        list(certify_data(predictor, floating, path, n=200, seed=3, limit=4))
 
 
 def test_the_digest_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 from robustinfer import Card, Certificate, InputSpec, Member, Predictor, RobustinferError
 from robustinfer.answers import certificate_of
 from robustinfer.certificate import OPTIONAL
+from robustinfer.errors import CertificateError
 from robustinfer.replay import UNPROVEN
 from robustinfer.requests import Request
 from robustinfer.voting import scores_of
@@ -271,6 +273,24 @@ def test_a_changed_certificate_is_refused_or_true(name: str, kind: Any) -> None:
     total = sum(counts.values())
     assert total >= LEAST[kind]
     assert counts["refused"] >= 0.9 * total, counts
+
+
+def test_a_certificate_that_says_two_things_is_refused() -> None:
+    """The last of two equal keys is what Python reads; people and other programs may read the first."""
+    text = json.dumps(honest(CASES["fixed"]).to_json())
+    Certificate.loads(text)
+    for name in ("radius", "digest", "seed"):
+        with pytest.raises(CertificateError, match="a key stands twice"):
+            Certificate.loads(text.replace(f'"{name}": ', f'"{name}": 9.75, "{name}": ', 1))
+
+
+def test_the_sentence_of_old_certificates_does_not_stand_in_new_ones() -> None:
+    """It speaks of every change of the image; certificates of 0.1, which carry it, did not know the 16-bit domain."""
+    document = json.loads(json.dumps(honest(CASES["floating pixels"]).to_json()))
+    assert document.pop("domain") == "16-bit"
+    sentence = json.loads((Path(__file__).parent / "certificates/before-procedure-fixed.json").read_text())["guarantee"]
+    with pytest.raises(CertificateError, match="The guarantee of this certificate follows from its other fields"):
+        Certificate.from_json(document | {"guarantee": sentence})
 
 
 # Votes that may differ

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from robustinfer.errors import SignatureError
+from robustinfer.errors import ModelFileError, SignatureError
 from robustinfer.signing import (
     PrivateKey,
     PublicKey,
@@ -181,6 +182,22 @@ def test_keys_of_another_kind_are_refused(tmp_path: Path) -> None:
             load(path)
         with pytest.raises(SignatureError, match="Cannot read"):
             load(tmp_path / "none.key")
+
+
+def test_weights_beside_a_model_are_signed_with_it(tmp_path: Path) -> None:
+    path, weights = tmp_path / "digits.onnx", tmp_path / "digits.data"
+    tensor = onnx.TensorProto(dims=[4], data_type=1, name="w", data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=weights.name)
+    path.write_bytes(onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor])).SerializeToString())
+    weights.write_bytes(bytes(16))
+    sign_model(path, KEY)
+    check_model(path, KEY.public)
+    weights.write_bytes(bytes(15) + b"1")
+    with pytest.raises(SignatureError, match="is not the file that was signed: its bytes were changed"):
+        check_model(path, KEY.public)
+    weights.unlink()
+    with pytest.raises(ModelFileError, match="keep both files in one folder"):
+        check_model(path, KEY.public)
 
 
 def test_the_command_of_openssf_verifies_our_bundle_and_we_verify_its_own(tmp_path: Path) -> None:
