@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,14 +81,21 @@ class ProbeReport:
 
 
 def probe_options(
-    recipe: Recipe, *, root: str | Path = "data", device: str = "auto", download: bool = False, steps: int = 7
+    recipe: Recipe,
+    *,
+    root: str | Path = "data",
+    device: str = "auto",
+    download: bool = False,
+    steps: int = 7,
+    progress: Callable[[str], None] = lambda words: None,
 ) -> ProbeReport:
-    """Time a training step of the recipe's second stage with each option."""
+    """Time a training step of the recipe's second stage with each option; `progress` is told what is being timed."""
     chosen = choose_device(device)
     keep_freed_memory(chosen)  # as in a training
     data = load_data(recipe.data, root=root, size=recipe.size, download=download)
     probes = []
-    for name, options in _VARIANTS.items():
+    for number, (name, options) in enumerate(_VARIANTS.items(), start=1):
+        progress(f"timing {_WARM_UP + steps} steps, {number} of {len(_VARIANTS)}: {name}")
         variant = recipe.replace(**{**_VARIANTS["as it is"], **options})
         try:
             probes.append(Probe(name, _time(variant, data, chosen, steps)))

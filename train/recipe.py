@@ -15,7 +15,7 @@ from robustinfer.errors import RecipeError
 
 from .recipe_fields import choice, flag, number, parse, text, validate
 
-__all__ = ["Recipe", "builtin_recipes"]
+__all__ = ["Recipe", "builtin_recipes", "recipe_template"]
 
 _BUILTIN = Path(__file__).with_name("recipes")
 
@@ -211,6 +211,14 @@ class Recipe:
 def builtin_recipes() -> tuple[str, ...]:
     """The names of the recipes this package brings along."""
     return tuple(sorted(path.stem for path in _BUILTIN.glob("*.toml")))
+
+
+def recipe_template(kind: str) -> str:
+    """The text of a commented recipe to start from, for this kind of data."""
+    kinds = {path.stem: path for path in sorted((_BUILTIN / "templates").glob("*.toml"))}
+    if kind not in kinds:
+        raise RecipeError(f"There is a template for: {', '.join(kinds)}; found {kind!r}.")
+    return kinds[kind].read_text(encoding="utf-8")
 
 
 def _check_threat(recipe: Recipe) -> None:

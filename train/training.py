@@ -2,7 +2,8 @@
 
 import errno
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,12 +11,14 @@ from torch import nn
 
 from robustinfer.errors import RecipeError, RunError, TrainingError
 from robustinfer.files import leftovers
+from robustinfer.run_folder import RunFolder
 
 from .boosting.booster import Booster
 from .boosting.registry import make_booster
 from .data.datasets import ImageData, load_data
 from .machine.memory import keep_freed_memory
 from .machine.processes import Processes, join_processes
+from .pace import Pace, measure_pace
 from .recipe import Recipe
 from .runs.curves import draw_curves
 from .runs.journal import Journal, Watcher
@@ -37,25 +40,31 @@ def train(
     root: str | Path = "data",
     resume: bool = False,
     device: str = "auto",
+    threads: int | None = None,
     download: bool = False,
     watcher: Watcher | None = None,
+    announce: Callable[[Pace], None] | None = None,
     stop: Callable[[], bool] | None = None,
     booster: Callable[..., Booster] = make_booster,
 ) -> Run:
     """Train by the recipe and return the run folder `out`; with `resume`, resume an interrupted one.
 
+    `threads` of torch on a CPU: None leaves them as they are, 0 takes those that the run was begun with or, for a new
+    one, those that a few timed steps show to be fastest. `announce` is told what the training will take.
     As soon as `stop` answers True the training writes a checkpoint and raises `StoppedError`; it is asked after
     each step and while something is measured. `booster` makes what trains the stages; by default what the recipe names.
     Under torchrun every process calls this; the first one writes.
     On a CPU under Linux the process keeps the memory it frees from now on, which makes steps faster.
     """
     joined = join_processes(device, stop) if stop is not None else join_processes(device)
-    with joined as processes, torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    deterministic = torch.backends.cudnn.flags(deterministic=True, benchmark=False)
+    with joined as processes, deterministic, _threads_as_before():
         keep_freed_memory(processes.device)
         whole = load_data(recipe.data, root=root, size=recipe.size, download=download)
         data, held_out = _parts(recipe, whole)
         member = Run(Path(out), recipe, data.classes, data.input).fresh_member(seed=0)
         check_stage(recipe, data, member, processes)
+        _set_pace(recipe, Path(out), data, processes, resume=resume, threads=threads, announce=announce)
         run = _open(recipe, Path(out), data, member, processes, resume=resume)
         if processes.first:
             for file in leftovers(run.path):  # of processes that were killed: a training has its folder to itself
@@ -75,6 +84,42 @@ def train(
         if processes.first:
             draw_curves(run)
         return run
+
+
+@contextmanager
+def _threads_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _set_pace(
+    recipe: Recipe,
+    out: Path,
+    data: ImageData,
+    processes: Processes,
+    *,
+    resume: bool,
+    threads: int | None,
+    announce: Callable[[Pace], None] | None,
+) -> None:
+    """Choose the number of threads, and say what the training will take."""
+    begun = RunFolder.open(out) if resume and (out / "recipe.toml").is_file() else None
+    if begun is not None and threads == 0:
+        threads = begun.provenance.get("machine", {}).get("threads", 0)
+    if threads:
+        torch.set_num_threads(threads)
+    finished = len(begun.stages) if begun is not None else 0
+    refused = begun is None and out.exists() and any(out.iterdir() if out.is_dir() else [out])
+    if refused or finished >= recipe.stages or (announce is None and threads != 0):
+        return
+    pace = measure_pace(recipe, data, processes, finished=finished, choose=threads == 0)
+    if pace is not None:
+        torch.set_num_threads(pace.threads)
+        if announce is not None:
+            announce(pace)
 
 
 def _parts(recipe: Recipe, whole: ImageData) -> tuple[ImageData, ImageData]:

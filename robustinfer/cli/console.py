@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["existing", "interruptible", "note", "print_json", "print_text", "program", "progress", "stderr"]
+__all__ = ["duration", "existing", "interruptible", "note", "print_json", "print_text", "program", "progress", "stderr"]
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 """Progress, logs and errors. Colours and bars only where a person looks at a terminal."""
@@ -33,6 +33,15 @@ def print_json(document: Any) -> None:
 def note(text: str) -> None:
     """Say something to the person at the terminal."""
     stderr.print(text, markup=False)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 40 s, 12 min, 3.5 h, 11 days."""
+    for unit, length, limit in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
+        if seconds < limit * length:
+            digits = 1 if unit == "h" or (unit == "s" and seconds < 10) else 0
+            return f"{seconds / length:.{digits}f} {unit}"
+    return f"{seconds / 86400:.0f} days"
 
 
 def program() -> str:

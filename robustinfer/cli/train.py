@@ -7,14 +7,16 @@ import typer
 
 from ..extras import needed
 from .console import note, print_json, print_text
+from .recipes import list_recipes
 
 __all__ = ["command"]
 
 
 def command(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe: a .toml file, or the name of a built-in one (docs/recipes.md).")
-    ],
+        str | None,
+        typer.Argument(help="A recipe: a .toml file, or the name of a built-in one. Without it, they are listed."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/RECIPE if not given.")] = None,
     data: Annotated[
         Path, typer.Option(help="Folder that holds MNIST/raw, cifar-10-batches-py or imagenet/{train,val}.")
@@ -25,7 +27,7 @@ def command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 lets torch choose.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 measures what is fastest here.")] = 0,
     download: Annotated[bool, typer.Option("--download", help="Download mnist or cifar10 if it is missing.")] = False,
     probe: Annotated[
         bool,
@@ -37,25 +39,37 @@ def command(
 
     Under `torchrun --nproc-per-node K -m robustinfer train RECIPE ...` K processes share each batch.
     """
+    if recipe is None:
+        list_recipes(json=json)
+        return
     with needed(extra="train", why="robust train"):
         import torch
         from robust.train import Recipe, train
 
     from .training_progress import stoppable, watching
 
-    if threads:
-        torch.set_num_threads(threads)
     chosen = Recipe.load(recipe).set(set_ or ())
     if probe:
         from robust.train.probe import probe_options
 
-        report = probe_options(chosen, root=data, device=device, download=download)
+        if threads:
+            torch.set_num_threads(threads)
+        report = probe_options(chosen, root=data, device=device, download=download, progress=note)
         print_json(report.to_json()) if json else print_text(report.table())
         return
     folder = out if out is not None else Path("runs") / chosen.name
     with watching(chosen) as watcher, stoppable(watcher, folder) as stop:
         run = train(
-            chosen, folder, root=data, resume=resume, device=device, download=download, watcher=watcher, stop=stop
+            chosen,
+            folder,
+            root=data,
+            resume=resume,
+            device=device,
+            threads=threads,
+            download=download,
+            watcher=watcher,
+            announce=None if watcher is None else watcher.announce,
+            stop=stop,
         )
     if watcher is None:  # another process of torchrun speaks
         return

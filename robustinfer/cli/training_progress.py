@@ -4,19 +4,23 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from robust.train.pace import Pace
 from robust.train.recipe import Recipe
 from robust.train.stage.schedule import stage_cost
 
 from ..errors import StoppedError
-from .console import interruptible, note, program, stderr
+from .console import duration, interruptible, note, program, stderr
 
 __all__ = ["TerminalWatcher", "stoppable", "watching"]
+
+_LONG, _VERY_LONG = 120.0, 24 * 3600.0
 
 
 class TerminalWatcher:
@@ -24,8 +28,37 @@ class TerminalWatcher:
 
     def __init__(self, recipe: Recipe, bar: Progress) -> None:
         self.recipe, self.bar, self.robust, self.started = recipe, bar, "", False
+        self.expected: float | None = None  # seconds that the whole was estimated to take
+        self.begun: tuple[float, float] | None = None  # when and where this process began
+        self.done = 0.0
         self.costs = [stage_cost(recipe, number) for number in range(1, recipe.stages + 1)]
-        self.task = bar.add_task("starting", total=sum(self.costs))
+        self.task = bar.add_task("starting", total=sum(self.costs), left="")
+
+    def announce(self, pace: Pace) -> None:
+        """Say what a long training will take, and when it is better off with fewer threads."""
+        self.expected = pace.total
+        if pace.total >= _LONG:
+            shorter = f" `{program()} recipes` lists others; --set epochs=N, stages=N or limit=N shortens this one."
+            note(
+                f"This training takes about {duration(pace.total)} on this machine ({duration(pace.seconds)} per step "
+                "of the first stage). ctrl-C keeps what is done, and --resume continues it."
+                + (shorter if pace.total >= _VERY_LONG else "")
+            )
+        usual = max(pace.tried, default=pace.threads)
+        if pace.threads < usual:
+            note(
+                f"It uses {pace.threads} thread: a step takes {pace.tried[pace.threads]:.2g} s with it and "
+                f"{pace.tried[usual]:.2g} s with {usual}. --threads {usual} insists."
+            )
+
+    def left(self) -> str:
+        """The time left, as far as it can be told: from what is done, before that from the first estimate."""
+        total = sum(self.costs)
+        seconds = self.expected
+        if self.begun is not None and self.done > self.begun[1]:
+            rate = (time.monotonic() - self.begun[0]) / (self.done - self.begun[1])
+            seconds = rate * (total - self.done)
+        return "" if seconds is None else f"{duration(seconds)} left"
 
     def stage(self, number: int, epochs: int, steps: int) -> None:
         """Move to the start of a stage."""
@@ -47,7 +80,7 @@ class TerminalWatcher:
                 f"stage {record['stage']}/{self.recipe.stages}  "
                 f"epoch {record['epoch'] + 1}/{self.recipe.stage_epochs(record['stage'])}  "
                 f"loss {record['loss']:.4f}  held-out clean {record['clean_accuracy']:.1%}  "
-                f"robust {record['robust_accuracy']:.1%}  {record['seconds']:.0f} s"
+                f"robust {record['robust_accuracy']:.1%}  {record['seconds']:.0f} s  {self.left()}"
             )
 
     def warn(self, warning: Mapping[str, str]) -> None:
@@ -56,7 +89,10 @@ class TerminalWatcher:
 
     def _show(self, number: int, epoch: float, words: str) -> None:
         done = sum(self.costs[: number - 1]) + self.costs[number - 1] * epoch / self.recipe.stage_epochs(number)
-        self.bar.update(self.task, completed=done, description=words)
+        self.done = done
+        if self.begun is None:
+            self.begun = (time.monotonic(), done)
+        self.bar.update(self.task, completed=done, description=words, left=self.left())
 
 
 @contextmanager
@@ -65,7 +101,7 @@ def watching(recipe: Recipe) -> Iterator[TerminalWatcher | None]:
     if os.environ.get("RANK", "0") != "0":
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         yield TerminalWatcher(recipe, bar)
 

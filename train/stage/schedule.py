@@ -4,7 +4,7 @@ import math
 
 from ..recipe import Recipe
 
-__all__ = ["cosine_learning_rate", "ramped_delta", "stage_cost"]
+__all__ = ["cosine_learning_rate", "ramped_delta", "run_cost", "stage_cost"]
 
 
 def cosine_learning_rate(maximum: float, fraction: float) -> float:
@@ -28,3 +28,20 @@ def stage_cost(recipe: Recipe, stage: int) -> float:
     exact = 2.0 if recipe.keeps_perturbations else attack + 1.0  # a kept perturbation needs their backward pass, too
     frozen = {"clean": 0.0, "adversarial": 1.0, "exact": exact}[recipe.previous]
     return recipe.stage_epochs(stage) * (1 + past * frozen / (attack + 3))
+
+
+def run_cost(recipe: Recipe, *, images: int, finished: int = 0) -> float:
+    """The time of the stages that are not finished, measurements included, in steps of the first stage.
+
+    An epoch ends with an attack on held-out images, a stage with about three more of them.
+    """
+    attack = recipe.steps * 2 if recipe.attacked and not recipe.keeps_perturbations else 0
+    passes = 2 + (2 * max(10, recipe.steps) if recipe.delta > 0 else 0)  # of a measurement, per image
+    held_out = min(recipe.validation_images, images * recipe.validation / max(0.5, 1 - recipe.validation))
+    measuring = held_out * passes / (recipe.batch * (attack + 3))
+    steps = 0.0
+    for stage in range(finished + 1, recipe.stages + 1):
+        steps += stage_cost(recipe, stage) * (images // recipe.batch)
+        members = 1 if recipe.booster == "independent" else stage
+        steps += (recipe.stage_epochs(stage) + 3) * members * measuring
+    return steps

@@ -1,0 +1,55 @@
+"""`robust recipes`: which recipes there are, and a template for one of your own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..extras import needed
+from .console import note, print_json, print_text, program
+
+__all__ = ["command", "list_recipes"]
+
+
+def command(
+    new: Annotated[
+        str | None,
+        typer.Option("--new", metavar="KIND", help="Write a commented recipe to start from; KIND is folder."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File of --new; KIND.toml if not given.", show_default=False)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the recipes as one JSON object.")] = False,
+) -> None:
+    """List the built-in recipes with one line each, or write a template for your own data.
+
+    [bold]robust recipes --new folder --out my-images.toml[/bold]
+    """
+    if new is None:
+        list_recipes(json=json)
+        return
+    with needed(extra="train", why="robust recipes"):
+        from robust.train.recipe import recipe_template
+
+    from ..errors import SettingError
+    from ..files import write_text
+
+    text, file = recipe_template(new), out if out is not None else Path(f"{new}.toml")
+    if file.exists():
+        raise SettingError(f"{file} exists already; give another --out.")
+    write_text(file, text)
+    note(f"Edit {file}, then: {program()} train {file}")
+    print_json({"file": str(file)}) if json else print_text(str(file))
+
+
+def list_recipes(*, json: bool) -> None:
+    """Print the built-in recipes."""
+    with needed(extra="train", why="robust recipes"):
+        from robust.train.recipe import Recipe, builtin_recipes
+
+    recipes = [Recipe.load(name) for name in builtin_recipes()]
+    if json:
+        print_json({recipe.name: recipe.to_json() for recipe in recipes})
+        return
+    width = max(len(recipe.name) for recipe in recipes)
+    for recipe in recipes:
+        print_text(f"{recipe.name:<{width}}  {recipe.description}")
+    note(f"Train one with: {program()} train RECIPE; start your own with: {program()} recipes --new folder")
