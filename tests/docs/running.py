@@ -29,8 +29,8 @@ __all__ = ["Runner", "run_all"]
 
 # What differs from one answer of the server to the next.
 _VOLATILE = {
-    "label", "class_name", "abstained", "radius", "p_lower", "p_upper_runner_up", "counts", "seed", "image", "digest",
-    "seconds", "request_id",
+    "label", "class_name", "abstained", "radius", "radius_linf", "radius_l1", "p_lower", "p_upper_runner_up", "counts",
+    "seed", "image", "digest", "seconds", "request_id",
 }  # fmt: skip
 _DRAWN = ("your data ──▶ train", "radius = sigma/2 (Phi^-1(p_A)", "D_{t+1}(i)  ~  D_t(i) exp")
 

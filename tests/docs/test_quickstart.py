@@ -148,7 +148,6 @@ def test_an_interrupted_one_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative
 @pytest.mark.timeout(900)
 def test_the_whole_one_as_a_newcomer_runs_it(tmp_path: Path) -> None:
     begun = time.monotonic()

@@ -120,6 +120,7 @@ def test_a_server_that_signs_hands_its_key_to_workers_alone(
     assert CliRunner().invoke(app, ["verify", *arguments]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_server_whose_workers_cannot_come_back_ends_with_a_reason(tiny: Path, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text("watch_timeout = 3.0\n")
@@ -135,6 +136,7 @@ def test_a_server_whose_workers_cannot_come_back_ends_with_a_reason(tiny: Path, 
         assert "has made no prediction" in server.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_drain_that_is_cut_short_says_so(tiny: Path, image: Array, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text("batch_size = 1\nmax_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = 0.5\n")

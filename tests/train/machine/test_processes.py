@@ -144,7 +144,6 @@ def test_torchrun_ends_when_one_of_its_processes_is_killed(tiny: Recipe, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.representative
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("previous", ["clean", pytest.param("exact", marks=pytest.mark.representative)])
 def test_two_gloo_processes_equal_one(tiny: Recipe, tmp_path: Path, previous: str) -> None:

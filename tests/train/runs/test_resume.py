@@ -177,7 +177,6 @@ def test_what_a_kill_left_of_a_file_is_neither_a_run_nor_kept(tiny: Recipe, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.representative
 @pytest.mark.timeout(900)
 def test_kill_minus_nine_at_random_moments(tiny: Recipe, tmp_path: Path) -> None:
     """A real process, killed without warning again and again, then left to finish.
