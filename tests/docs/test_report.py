@@ -17,6 +17,7 @@ from PIL import Image
 from robustinfer.errors import DataError, MissingExtraError, SettingError
 from robustinfer.report import read_sources, render
 from robustinfer.report.figures import percent
+from robustinfer.smoothing.bounds import format_radius
 
 from .conftest import Quickstart, robust
 
@@ -137,6 +138,10 @@ def test_says_figures_settings_and_digests(page: Page, quickstart: Quickstart) -
     assert f"On {summary.images} test images of digits" in page.text
     assert percent(summary.accuracies[0].accuracy) in page.text
     assert summary.model["digest"] in page.text
+    assert summary.linf_mean is not None
+    assert "average radius, l_inf" in page.text
+    assert format_radius(summary.linf_mean, 4) in page.text
+    assert ", chosen by the caller" in page.text or ", chosen by the runtime" in page.text
     for section in (
         "Certified accuracy",
         "Accuracy under attack, by stage",

@@ -124,10 +124,10 @@ def test_metrics_declare_histograms() -> None:
 
 def test_options_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "serve.toml"
-    path.write_text('port = 9000\nmax-n = 5\nmax_seconds = 3\ntoken_file = "t"\n')
+    path.write_text('port = 9000\nmax-n = 5\nmax_seconds = 3\ntoken_file = "t"\nsign_key = "k"\n')
     options = ServeOptions.read(path, {"port": 1234, "host": None})
     assert (options.port, options.max_n, options.max_seconds) == (1234, 5, 3.0)
-    assert options.token_file == tmp_path / "t"
+    assert (options.token_file, options.sign_key) == (tmp_path / "t", tmp_path / "k")
 
 
 @pytest.mark.parametrize(
