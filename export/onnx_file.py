@@ -61,7 +61,7 @@ def _export(fused: Fused, card: Card, opset: int | None) -> ir.Model:
             verbose=False,
         )
     if program is None:
-        raise ExportError("torch gave no ONNX program for this ensemble.")
+        raise ExportError("torch produced no ONNX program for this ensemble.")
     return program.model
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from .certificate import Certificate, MemberVotes, Prediction
 from .images import image_digest
-from .requests import Question
+from .questions import Question
 from .smoothing.bounds import radius_linf
 from .smoothing.domains import noise_name
 from .smoothing.procedures import MemberOutcome, Outcome

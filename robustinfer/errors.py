@@ -87,7 +87,7 @@ class PixelRangeError(InputError):
 
 
 class ImageFileError(InputError):
-    """A file that is no readable image."""
+    """A file that is not a readable image."""
 
 
 class SettingError(RobustinferError):
@@ -192,7 +192,7 @@ class ServeError(RobustinferError):
 
 
 class ClientError(RobustinferError):
-    """An answer of a server is no certificate. `status` and `code` are the server's, if it gave any."""
+    """An answer of a server is not a certificate. `status` and `code` are the server's, if it gave any."""
 
     def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)

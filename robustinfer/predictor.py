@@ -235,7 +235,7 @@ class Predictor:
             yield answer
 
     def answer_many(self, requests: Sequence[Request]) -> list[Result | RobustinferError]:
-        """Result requests of any kind together, sharing engine batches.
+        """Answer requests of any kind together, sharing engine batches.
 
         A bad request gets its error, its neighbours their answers.
         """

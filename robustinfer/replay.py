@@ -21,7 +21,8 @@ from .answers import certificate_of
 from .certificate import METHOD, OPTIONAL, VOTES_METHOD, Certificate, MemberVotes
 from .errors import CertificateError, DigestError
 from .images import image_digest
-from .requests import Question, Request
+from .questions import Question
+from .requests import Request
 from .smoothing.estimates import Votes
 from .smoothing.procedures import Outcome
 from .voting import scores_of

@@ -5,36 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from .card import Card
-from .certificate import METHOD, VOTES_METHOD, ProcedureName, SeedOrigin
-from .errors import DtypeError, SampleSizeError, SettingError, SigmaError
+from .certificate import ProcedureName
+from .errors import DtypeError, SettingError, SigmaError
 from .images import as_image, to_unit
-from .settings import MAX_N, REPLAYED, SETTINGS, Mode, Setting, check
-from .smoothing.bounds import round_radius_down, smallest_n
+from .questions import Question
+from .settings import REPLAYED, SETTINGS, Mode, Setting, check
 from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, rounding_cost
-from .smoothing.estimates import Smoothing, estimate, estimate_same_sample
+from .smoothing.estimates import Smoothing
 from .smoothing.kinds import Bound, NoiseKind
-from .smoothing.member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
-from .smoothing.noise import add_noise, fresh_seed, total_variation
-from .smoothing.procedures import (
-    ANYTIME_START,
-    DECIDE_START,
-    Procedure,
-    anytime,
-    decide,
-    fixed,
-    looks,
-    planned,
-    prediction_looks,
-    vote,
-)
+from .smoothing.noise import fresh_seed, total_variation
 from .smoothing.tally import Tally
 from .voting import tally_of
 
-__all__ = ["Question", "Request", "selection_of"]
+__all__ = ["Request", "selection_of"]
 
 SELECTION = 100  # samples on which the label is chosen, if n is large
 PILOT = 500  # samples that choose the label and plan the sample size
@@ -63,7 +47,7 @@ class Request:
     noise: NoiseKind | None = None
     seed: int | None = None
 
-    def ask(self, card: Card, *, derived_seed: bool = False, replayed: Domain | None = None) -> "Question":
+    def ask(self, card: Card, *, derived_seed: bool = False, replayed: Domain | None = None) -> Question:
         """Check everything against the table of settings and the card, and settle what was left open.
 
         `derived_seed` says that the seed was derived from that of a data set. `replayed` is the domain of a certificate
@@ -93,107 +77,6 @@ class Request:
         )
         question.check_reach()
         return question
-
-
-@dataclass(frozen=True)
-class Question:
-    """A request in which everything is settled: what a job needs, and what a certificate records."""
-
-    image: npt.NDArray[Any]
-    domain: Domain
-    mode: Mode
-    procedure: ProcedureName
-    smoothing: Smoothing
-    alpha: float
-    n: int
-    n0: int
-    requested: float | None
-    deadline: float | None
-    seed: int
-    seed_origin: SeedOrigin
-    tally: Tally
-
-    @property
-    def method(self) -> str:
-        """How the radius is proven, as a certificate names it."""
-        return VOTES_METHOD if self.tally.members else METHOD
-
-    def draw(self, first: int, out: npt.NDArray[np.float32]) -> None:
-        """Fill `out` with the noisy images of samples first, first + 1, ...: the same ones for the same seed."""
-        add_noise(self.image, domain=self.domain, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
-
-    def begin(self) -> Procedure:
-        """The statistical procedure that answers this question, from its start."""
-        if self.tally.members:
-            return self._begin_with_members()
-        classes = self.tally.classes
-        if self.mode == "predict":
-            return vote(classes=classes, n=self.n, alpha=self.alpha, slack=self.smoothing.slack)
-        smoothing, sizes = self.smoothing, {"classes": classes, "n0": self.n0, "n": self.n}
-        if self.procedure == "radius":
-            return decide(smoothing, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
-        if self.procedure == "tolerance":
-            return planned(smoothing, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
-        if self.procedure == "deadline":
-            return anytime(smoothing, **sizes, alpha=self.alpha)
-        return fixed(smoothing, **sizes, alpha=self.alpha)
-
-    def _begin_with_members(self) -> Procedure:
-        smoothing, tally, sizes = self.smoothing, self.tally, {"n0": self.n0, "n": self.n}
-        if self.mode == "predict":
-            return vote_by_members(tally, n=self.n, alpha=self.alpha, slack=smoothing.slack)
-        if self.procedure == "radius":
-            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
-        if self.procedure == "tolerance":
-            return planned_by_members(smoothing, tally, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
-        if self.procedure == "deadline":
-            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, start=ANYTIME_START)
-        return fixed_by_members(smoothing, tally, **sizes, alpha=self.alpha)
-
-    @property
-    def _level(self) -> float:
-        """The share of alpha that one member has, or the only classifier there is."""
-        return self.alpha / (len(self.tally.betas) if self.tally.members else 1)
-
-    def check_reach(self) -> None:
-        """Refuse what no votes could ever prove: n too small for alpha, or a radius beyond unanimity."""
-        if self.mode == "predict":
-            least = smallest_n(self._level / (2 * len(prediction_looks(self.n))))
-            if self.n < least:
-                raise SampleSizeError(
-                    f"{self.n} samples cannot decide anything at alpha = {self.alpha}: use n >= {least}."
-                )
-            return
-        largest = self._largest_radius(self.n)
-        if largest == 0:
-            raise SampleSizeError(
-                f"{self.n} samples cannot certify anything at alpha = {self.alpha}, even if all agree: "
-                f"{self._advice()}, or a larger alpha."
-            )
-        if self.procedure == "radius" and self.requested is not None and self.requested > largest:
-            raise SampleSizeError(
-                f"A radius of {self.requested} is out of reach of n = {self.n} samples, alpha = {self.alpha}, sigma = "
-                f"{self.smoothing.sigma}: even if all agree they prove {largest}. Use a larger n, or ask for less."
-            )
-
-    def _advice(self) -> str:
-        """The least n that certifies something if all agree, found by bisection: what n samples prove grows with n."""
-        too_few, enough = self.n, MAX_N
-        if self._largest_radius(enough) == 0:
-            return f"no n does at sigma = {self.smoothing.sigma}; use a larger sigma"
-        while enough - too_few > 1:
-            middle = (too_few + enough) // 2
-            too_few, enough = (too_few, middle) if self._largest_radius(middle) > 0 else (middle, enough)
-        return f"use n >= {enough}"
-
-    def _largest_radius(self, n: int) -> float:
-        """What n samples prove if all agree."""
-        votes = np.zeros(self.tally.classes + 1, dtype=np.int64)
-        votes[0] = n
-        starts = {"radius": DECIDE_START, "deadline": ANYTIME_START}
-        share = self._level / len(looks(n, starts[self.procedure])) if self.procedure in starts else self._level
-        prove = estimate if self.n0 else estimate_same_sample
-        return round_radius_down(prove(self.smoothing, votes, 0, share).radius)
 
 
 def selection_of(n: int) -> int:

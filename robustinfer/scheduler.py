@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .engines import Engine
-from .requests import Question
+from .questions import Question
 from .smoothing.estimates import Votes
 from .smoothing.procedures import Outcome
 from .voting import scores_of

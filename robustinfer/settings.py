@@ -158,7 +158,7 @@ _TABLE = (
     Setting(
         name="alpha",
         kind=float,
-        help="Probability that the answer is wrong, at most.",
+        help="Maximum probability that the answer is wrong.",
         least=1e-9,  # shares of it are still far above 1e-300, where quantiles lose their digits
         most=0.5,  # beyond it an answer is more likely wrong than right
         defaults={"certify": 0.001, "predict": 0.001},
@@ -209,7 +209,7 @@ _TABLE = (
     Setting(
         name="members",
         kind=bool,
-        help="Certify each member at its share of alpha and combine their votes, or the whole as one classifier.",
+        help="Certify each member at its share of alpha and combine their votes, or the ensemble as one classifier.",
         chosen="members for a votes file",
     ),
     Setting(
@@ -231,7 +231,7 @@ _TABLE = (
     Setting(
         name="noise",
         kind=get_args(NoiseKind),
-        help="integer; no proof covers the rounding of continuous noise, which is no longer offered.",
+        help="Kind of noise; continuous noise is no longer offered, because no proof covers its rounding.",
         chosen="integer",
     ),
     Setting(

@@ -104,14 +104,14 @@ class PrivateKey:
         serialization = require("cryptography.hazmat.primitives.serialization", extra="sign", why=_WHY)
         content = _read(Path(path))
         if os.name == "posix" and Path(path).stat().st_mode & _OTHERS:
-            raise SignatureError(f"The private key {path} can be read by others than its owner: chmod 600 {path}.")
+            raise SignatureError(f"The private key {path} can be read by users other than its owner: chmod 600 {path}.")
         try:
             key = serialization.load_pem_private_key(content, passphrase)
         except TypeError as error:
             state = "needs a passphrase" if passphrase is None else "has no passphrase, but one was given"
             raise SignatureError(f"The private key {path} {state}.") from error
         except Exception as error:  # cryptography raises several kinds for what is not a key
-            raise SignatureError(f"{path} is not a private key in PEM, or its passphrase is another one.") from error
+            raise SignatureError(f"{path} is not a private key in PEM, or the passphrase is wrong.") from error
         return cls(key)
 
     def write(self, path: str | os.PathLike[str], *, passphrase: bytes | None = None) -> Path:
@@ -205,7 +205,7 @@ def check_model(path: Path, key: PublicKey) -> None:
     if bundle.get("mediaType") != BUNDLE_TYPE:
         raise SignatureError(f"{signature_path(path)} is not a bundle of the type {BUNDLE_TYPE}.")
     if bundle.get("verificationMaterial") != {"publicKey": {"hint": key.id}, "tlogEntries": []}:
-        raise SignatureError(f"The model {path} was signed by another key than {key.id}.")
+        raise SignatureError(f"The model {path} was signed by another key, not by {key.id}.")
     payload = _opened(bundle.get("dsseEnvelope"), key)
     expected = _model_statement(path)
     try:

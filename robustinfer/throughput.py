@@ -36,7 +36,7 @@ class Throughput:
 
     `engine` has the rates of the engine alone, `certify` is the rate of whole certificates at the best batch, noise and
     statistics included. `gflops` is the machine's float32 matrix product in GFLOP a second, `flops` the cost of a
-    sample, `limit` their quotient in samples a second; None where the graph cannot be read or runs elsewhere.
+    sample, `limit` their quotient in samples per second; None where the graph cannot be read or runs elsewhere.
     """
 
     model: str

@@ -60,7 +60,7 @@ class Recipe:
     )
     noise_samples: int = number(2, "noise vectors per image, the m of the smoothed objectives", low=1, high=256)
     consistency: float = number(
-        0.0, "strength of consistency regularisation: noisy copies of an image shall get the same answer", high=1000
+        0.0, "strength of consistency regularisation: noisy copies of an image should get the same answer", high=1000
     )
 
     # The inner maximisation
@@ -97,7 +97,7 @@ class Recipe:
 
     # The optimiser
     optimizer: str = choice("sgd", ("sgd", "adam", "adamw", "muon"), "the optimiser of a stage")
-    learning_rate: float = number(0.01, "learning rate a stage starts from, the eta_max of the paper", above=True)
+    learning_rate: float = number(0.01, "initial learning rate of a stage, the eta_max of the paper", above=True)
     beta_learning_rate: float = number(1.0, "factor on the learning rate for the betas", high=1000)
     momentum: float = number(0.9, "momentum of sgd and muon", high=0.9999)
     weight_decay: float = number(0.0, "weight decay of the members' parameters; the betas have none", high=1)

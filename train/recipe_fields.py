@@ -46,7 +46,8 @@ def describe(setting: "dataclasses.Field[Any]") -> str:
     if "low" not in metadata:
         return words
     lower = f"above {metadata['low']:g}" if metadata["above"] else f"at least {metadata['low']:g}"
-    return f"{words} {lower}" + (f" and at most {metadata['high']:g}" if metadata["high"] < math.inf else "")
+    upper = "2^62" if metadata["high"] == 2**62 else f"{metadata['high']:g}"
+    return f"{words} {lower}" + (f" and at most {upper}" if metadata["high"] < math.inf else "")
 
 
 def validate(setting: "dataclasses.Field[Any]", value: Any) -> Any:

@@ -163,7 +163,7 @@ def _open(recipe: Recipe, out: Path, data: ImageData, member: nn.Module, process
             "give another --out."
         )
     if run.provenance.get("data_digest") != data.digest():
-        raise RunError(f"{out} was trained on other data than {data.name} holds now; give another --out.")
+        raise RunError(f"{out} was trained on data other than what {data.name} holds now; give another --out.")
     return run
 
 

@@ -58,7 +58,7 @@ ROWS = (
     Row("linf-doubling-3", "boosted", "l_inf: boosted 4+8+16", {**LINF, "stages": 3, "epochs": 4}),
     Row("linf-equal", "boosted", "l_inf: boosted 10+10+10", {**LINF, **EQUAL, "stages": 3, "epochs": 10}),
     Row("linf-own-loss", "boosted", "l_inf: boosted 2+4+8+16, own loss 0.3", {**LINF, "own_loss": 0.3}),
-    Row("linf-trained", "boosted", "l_inf: boosted 2+4+8+16, trained weights", {**LINF, "betas": "trained"}),
+    Row("linf-trained", "boosted", "l_inf: boosted 2+4+8+16, trained betas", {**LINF, "betas": "trained"}),
     Row("linf-adversarial", "boosted", "l_inf: boosted 2+4+8+16, `adversarial`", {**LINF, "previous": "adversarial"}),
     Row("l2-first", "single", "l_2: the first stage alone, 2 epochs", {**L2, "stages": 1}),
     Row("l2-single", "single", "l_2: one member, 14 epochs", {**L2, "stages": 1, "epochs": 14}),

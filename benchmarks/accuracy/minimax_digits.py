@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/minimax"), help="where the runs are kept")
     parser.add_argument("--images", type=int, default=200, help="test images")
     parser.add_argument("--n", type=int, default=2000, help="samples of a certificate")
-    parser.add_argument("--restarts", type=int, default=3, help="random starts of the attack")
+    parser.add_argument("--restarts", type=int, default=3, help="random restarts of the attack")
     parser.add_argument("--threats", nargs="+", choices=THREATS, default=list(THREATS))
     parser.add_argument("--boosters", nargs="+", choices=BOOSTERS, default=list(BOOSTERS))
     parser.add_argument("--seed", type=int, default=0)
@@ -109,7 +109,7 @@ def boosting_row(
         "clean": row.clean.value,
         "robust": None if row.robust is None else row.robust.value,
         "edges": " ".join(f"{stage.metrics['edge']:.2f}" for stage in run.stages),
-        "weights": " ".join(f"{beta:.2f}" for beta in last.betas),
+        "betas": " ".join(f"{beta:.2f}" for beta in last.betas),
         "robust on training images, by margin": last.metrics.get("training_robust_by_margin"),
         "seconds": sum(stage.seconds for stage in run.stages),
     }

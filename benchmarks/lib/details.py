@@ -85,7 +85,7 @@ def linf(
             plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training time at radius {delta:g}](../plots/{name})\n")
         reached = "Processor seconds until a robust accuracy on held-out images was first reached:\n"
-        spent = "Robust accuracy on held-out images after so many processor seconds, in %:\n"
+        spent = "Robust accuracy on held-out images after a given number of processor seconds, in %:\n"
         parts += [reached, time_table(rows, levels), spent, budget_table(rows, budgets)]
         if any(row["kind"] == "independent" for row in rows.values()):
             parts.append("While independent members are trained, the one being trained is measured alone.\n")

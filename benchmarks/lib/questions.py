@@ -127,9 +127,9 @@ def offsets(records: Records) -> tuple[str, str]:
             found[key].append(sentence)
         lines.append([f"{delta:g}", *words])
     verdict = (
-        f"The cached offset (`clean`) beside attacking the whole ensemble (`exact`): {_tally(found['offset'])}. "
-        f"The paper's form beside one member of as many epochs: {_tally(found['form'])}. "
-        f"The best ensemble beside its own last member: {_tally(found['member'])}."
+        f"The cached offset (`clean`) compared with attacking the whole ensemble (`exact`): {_tally(found['offset'])}. "
+        f"The paper's form compared with one member of as many epochs: {_tally(found['form'])}. "
+        f"The best ensemble compared with its own last member: {_tally(found['member'])}."
     )
     header = [
         "l_inf radius",
@@ -199,10 +199,10 @@ def published(records: Records) -> tuple[str, str]:
         figures = format_radius(sum(theirs) / len(theirs))
         top = format_radius(ours[PUBLISHED_N]["acr_top_class"])
         lines.append([f"{sigma:g}", acr(ours[PUBLISHED_N]), top, figures, f"{mean:+.4f} ± {error:.4f}", outcomes[-1]])
-    header = ["sigma", "boosted: ACR", "by the top-class bound", "SmoothAdv as published", "difference", "verdict"]
+    header = ["sigma", "boosted: ACR", "with the top-class bound", "SmoothAdv as published", "difference", "verdict"]
     note = "MNIST, n = 100,000, the same 500 test images; the published network is a LeNet trained for 90 epochs."
     bound = "Published radii are those of the top-class bound; ours, unless it says so, those of the two-class bound."
-    verdict = f"Beside one published SmoothAdv network, over the same images: {_tally(outcomes)}."
+    verdict = f"Compared with one published SmoothAdv network, over the same images: {_tally(outcomes)}."
     return verdict, f"{note} {bound} {_seeds([document])}\n\n{markdown(header, lines)}"
 
 
@@ -280,7 +280,7 @@ def training(records: Records) -> tuple[str, str]:
     shares = records["augmented_offsets"]["results"]["shares"][0]
     return f"A step takes {ratios} times the forward and backward passes it cannot do without.", (
         f"Keeping freed memory saves {1 - max(memory):.0%} to {1 - min(memory):.0%} of a step. With augmentation a "
-        f"cached offset would label {shares['labelled otherwise']:.0%} of the images otherwise: it is not cached.\n"
+        f"cached offset would label {shares['labelled otherwise']:.0%} of the images differently: it is not cached.\n"
     )
 
 
@@ -323,8 +323,8 @@ def recipes(records: Records) -> tuple[str, str]:
         means = {label: sum(row["robust"]["rate"] for row in rows) / len(rows) for label, rows in groups.items()}
         best = best_of((rows[0] for rows in groups.values()), lambda row, means=means: means[row["label"]])  # type: ignore[misc]
         sentences.append(
-            f"{best['boosted']['label']} has {100 * means[best['boosted']['label']]:.1f} % beside "
-            f"{100 * means[best['single']['label']]:.1f} % of {best['single']['label'].partition(': ')[2]}"
+            f"{best['boosted']['label']} reaches {100 * means[best['boosted']['label']]:.1f} %, "
+            f"{best['single']['label'].partition(': ')[2]} {100 * means[best['single']['label']]:.1f} %"
         )
     tried, images = len({row["name"] for row in forms["rows"].values()}), digits["held_out_images"]
     verdict = f"On {images} held-out digits, accuracy under attack, mean of three seeds: {'; '.join(sentences)}."
@@ -346,7 +346,7 @@ QUESTIONS = (
     Question("What does serving cost?", ("serving_load",), serving),
     Question("What does training cost?", ("training_step", "training_memory", "augmented_offsets"), training),
     Question("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
-    Question("Which form of boosting do the recipes have?", ("digits_forms", "l2_forms"), recipes),
+    Question("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes),
 )
 
 

@@ -60,6 +60,6 @@ def check_sampler(
         differing = int(np.abs(found - expected).sum() + 1) // 2
         if differing > near_ties:
             raise ExportError(
-                f"The sampler casts {differing} of {_COUNT} votes otherwise than the runtime "
+                f"The sampler casts {differing} of {_COUNT} votes differently from the runtime "
                 f"({domain} domain, seed {seed}): {found.tolist()} instead of {expected.tolist()}; no file was kept."
             )

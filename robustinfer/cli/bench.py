@@ -64,7 +64,7 @@ def _print_table(found: "Throughput") -> None:
         return
     print_text(f"{'machine at most':<24}{'':>6}{found.limit:>12,.0f}")
     print_text(
-        f"matrix product {found.gflops:,.0f} GFLOP/s, {found.flops / 1e6:,.2f} MFLOP a sample: certificates run at "
+        f"matrix product {found.gflops:,.0f} GFLOP/s, {found.flops / 1e6:,.2f} MFLOP per sample: certificates run at "
         f"{found.share:.0%} of the machine's limit"
     )
     if found.disturbed:

@@ -127,11 +127,13 @@ def _certify_files(predictor: Any, files: list[Path], settings: dict[str, Any], 
 
 
 def describe(certificate: Any) -> str:
-    """A certificate on one line. The radius is printed with four digits, rounded down."""
+    """A certificate on one line."""
+    from ..smoothing.bounds import format_radius
+
     used = f"{certificate.samples_used} samples, {certificate.stopped}"
     if certificate.abstained:
         return f"abstains ({used})"
-    return f"{certificate.class_name}, radius {int(certificate.radius * 1e4) / 1e4:.4f} ({used})"
+    return f"{certificate.class_name}, radius {format_radius(certificate.radius, 4)} ({used})"
 
 
 def _certify_data(

@@ -77,9 +77,11 @@ def command(
 
 
 def _line(name: str, one: Any) -> str:
+    from ..smoothing.bounds import format_radius
+
     row = one.row
     robust = "-" if row.robust is None else f"{row.robust.value:.1%}"
-    radius = "-" if row.certified is None else f"{row.certified['average_radius']:.3f}"
+    radius = "-" if row.certified is None else format_radius(row.certified["average_radius"])
     return (
         f"{name:<10}  {one.members:>7}  {one.parameters:>10,}  {one.seconds_per_thousand:>11.3f}  "
         f"{row.clean.value:>6.1%}  {robust:>6}  {radius:>23}"

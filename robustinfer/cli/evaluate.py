@@ -40,8 +40,8 @@ def command(
         bool, typer.Option("--certify/--no-certify", help="Also measure certified accuracy of a smoothed model.")
     ] = True,
     n: Annotated[int, typer.Option(help="Samples per image for certified accuracy.", min=10)] = 1000,
-    alpha: Annotated[float, typer.Option(help="Probability that a certificate is wrong, at most.")] = 0.001,
-    seed: Annotated[int, typer.Option(help="Seed of the random starts and of the noise.", min=0)] = 0,
+    alpha: Annotated[float, typer.Option(help="Maximum probability that a certificate is wrong.")] = 0.001,
+    seed: Annotated[int, typer.Option(help="Seed of the attack's random restarts and of the noise.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 lets torch choose.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -78,7 +78,7 @@ def command(
     )
     chosen = choose_device(device)
     if not target.exists():
-        raise SettingError(f"There is not a run folder or model file {target}.")
+        raise SettingError(f"{target} is not a run folder or a model file.")
     if target.is_dir():
         run = Run.open(target)
         found = load_test_images(data, run.recipe.data, images=images, model=run)
@@ -98,6 +98,8 @@ def command(
 
 
 def _print_table(result: Any) -> None:
+    from ..smoothing.bounds import format_radius
+
     note(f"{result.images} test images of {result.data}, 95 % Clopper-Pearson intervals")
     header = f"{result.attack}, {result.norm} {result.delta:g}" if result.attack != "none" else "not attacked"
     print_text(f"{'':<20}  {'clean':<22}  {header:<22}  seconds")
@@ -106,5 +108,6 @@ def _print_table(result: Any) -> None:
         print_text(f"{row.what:<20}  {row.clean!s:<22}  {robust:<22}  {row.seconds:>7.1f}")
     for row in result.rows:
         if row.certified is not None:
+            average = format_radius(row.certified["average_radius"])
             at = "  ".join(f"{point['radius']:g}: {100 * point['rate']:.1f} %" for point in row.certified["accuracy"])
-            print_text(f"{row.what:<20}  certified at l2 radius  {at}  (average {row.certified['average_radius']:.3f})")
+            print_text(f"{row.what:<20}  certified at l2 radius  {at}  (average {average})")

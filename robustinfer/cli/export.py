@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Write a trained run as one model file.
 
-    Normalisation, all members and their weights become one graph from pixels in [0,1] to ensemble scores, with the card
+    Normalisation, all members and their betas become one graph from pixels in [0,1] to ensemble scores, with the card
     inside. The file is opened and compared with the run before it takes its name.
 
     [bold]robust export runs/digits --out digits.onnx --sampler[/bold]

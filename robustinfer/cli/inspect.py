@@ -48,7 +48,7 @@ def _rows(inspection: "Inspection") -> list[tuple[str, str]]:
     if inspection.parameters is not None:
         rows.append(("parameters", f"{inspection.parameters:,}"))
     if inspection.flops is not None:
-        rows.append(("cost", f"{inspection.flops / 1e6:,.2f} MFLOP a sample"))
+        rows.append(("cost", f"{inspection.flops / 1e6:,.2f} MFLOP per sample"))
     if inspection.operators is None:
         rows.append(("graph", 'not read: pip install "robustinfer[train]" for operators and cost'))
     return rows

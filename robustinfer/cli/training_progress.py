@@ -1,4 +1,4 @@
-"""The progress of a training on a terminal: a bar with an estimate of the time left, one line an epoch elsewhere."""
+"""The progress of a training on a terminal: a bar with an estimate of the time left, one line per epoch elsewhere."""
 
 import os
 import shlex

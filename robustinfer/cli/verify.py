@@ -45,7 +45,7 @@ def command(
 ) -> None:
     """Replay a certificate: the same seed and the same model must make the same certificate.
 
-    Exit code 0 if everything in it comes out again, else 1.
+    Exit code 0 if every field is reproduced, else 1.
 
     [bold]robust verify five.json --model quickstart/digits.onnx --image quickstart/images/five.png[/bold]
     """
@@ -76,7 +76,7 @@ def command(
     else:
         entries = {entry.index: entry for entry in read_certificates(certificate)[1]}
         if index not in entries:
-            raise SettingError(f"{certificate} holds no certificate of the image number {index}.")
+            raise SettingError(f"{certificate} holds no certificate of image {index}.")
         found = entries[index].certificate
     predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
     if image is not None:
@@ -110,7 +110,7 @@ def _check_signature(path: Path, index: int | None, key: Path) -> None:
     elif index is not None:
         numbers = [entry.index for entry in read_certificates(path)[1]]
         if index not in numbers:
-            raise SettingError(f"{path} holds no certificate of the image number {index}.")
+            raise SettingError(f"{path} holds no certificate of image {index}.")
         check_line(path, 0, public)  # the header: `read_certificates` has compared the line with it
         check_line(path, numbers.index(index) + 1, public)
     elif path.suffix == ".json" and not signature_path(path).exists():

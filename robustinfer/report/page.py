@@ -86,7 +86,7 @@ def _ceiling(found: CertificateSet) -> str:
         if entry.certificate.label is not None
         and entry.certificate.counts[entry.certificate.label] == entry.certificate.samples_used - entry.certificate.n0
     ]
-    return f"{max(unanimous):.3f}" if unanimous else ""
+    return format_radius(max(unanimous)) if unanimous else ""
 
 
 def _accuracy_rows(material: Material) -> Iterator[list[str]]:

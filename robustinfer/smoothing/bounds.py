@@ -82,7 +82,7 @@ def round_radius_down(radius: float) -> float:
 
 
 def format_radius(radius: float, digits: int = 3) -> str:
-    """A certified radius, or an average of them, for people to read: so many digits, never rounded up.
+    """A certified radius, or an average of them, for people to read: with `digits` decimals, never rounded up.
 
     The number is taken as it would be written, so that 0.29 is shown as 0.290, although its float lies below.
     """

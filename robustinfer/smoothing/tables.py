@@ -71,7 +71,7 @@ class FineTable:
         found[open_ones] = 0
         found += self.thresholds.take(found, mode="clip") <= flat
         found[open_ones] = np.searchsorted(self.thresholds[:-1], flat[open_ones], side="right")
-        # A word of all ones passes the last entry, which is no threshold.
+        # A word of all ones passes the last entry, which is not a threshold.
         np.minimum(found, len(self.thresholds) - 1, out=found)
         found += np.int32(self.smallest)
         return values

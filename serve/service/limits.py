@@ -79,7 +79,7 @@ class Limits:
             )
 
     def check_cost(self, samples: int, rate: float | None) -> None:
-        """Refuse work that would hold the worker for longer than `max_seconds` at `rate` samples a second."""
+        """Refuse work that would hold the worker for longer than `max_seconds` at `rate` samples per second."""
         if rate is None or samples <= rate * self.max_seconds:
             return
         raise Refusal.unacceptable(

@@ -38,7 +38,7 @@ def read_inputs(
     if unknown:
         raise Refusal.malformed("unknown_field", f"An infer request has no field {unknown[0][:60]!r}.")
     if not isinstance(document.get("id", ""), str):
-        raise Refusal.malformed("wrong_type", "id is a text.")
+        raise Refusal.malformed("wrong_type", "id is a string.")
     wanted_outputs(document)
     inputs = document["inputs"]
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
@@ -66,7 +66,7 @@ def _tensor(tensor: Mapping[str, Any]) -> Array:
     try:
         values = np.asarray(data).reshape(-1)
     except (ValueError, OverflowError, RecursionError):
-        raise Refusal.malformed("wrong_type", "The rows of data are not equally long.") from None
+        raise Refusal.malformed("wrong_type", "The rows of data differ in length.") from None
     if values.size != math.prod(shape):
         raise Refusal.malformed("wrong_type", f"shape promises {math.prod(shape)} numbers; data has {values.size}.")
     if values.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):

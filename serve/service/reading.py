@@ -128,7 +128,7 @@ def _image_of(image: Any, dtype: Any, spec: InputSpec, limits: Limits) -> Array:
         try:
             content = base64.b64decode(image, validate=True)
         except (binascii.Error, ValueError):
-            raise Refusal.malformed("wrong_type", "An image given as text is the base64 form of a file.") from None
+            raise Refusal.malformed("wrong_type", "An image given as a string is a file in base64.") from None
         return _decode(content, spec, limits)
     return as_image(pixels(image, dtype), spec)
 
@@ -145,7 +145,7 @@ def pixels(image: Any, dtype: str | None) -> Array:
     try:
         array = np.asarray(image)
     except (ValueError, OverflowError, RecursionError):
-        raise Refusal.malformed("wrong_type", "The rows of image are not equally long.") from None
+        raise Refusal.malformed("wrong_type", "The rows of image differ in length.") from None
     if array.dtype.kind not in "iuf":
         raise Refusal.malformed("wrong_type", "image holds something that is not a number.")
     if dtype == "float32":

@@ -107,7 +107,7 @@ class State:
 
     @contextmanager
     def busy(self, requests: int = 1) -> Iterator[None]:
-        """Show that this process has so many requests in its hands."""
+        """Show how many requests this process is working on."""
         if self._folder is None or not self._folder.is_dir():
             yield
             return

@@ -1,6 +1,6 @@
 """What TorchServe and its workers inherit of this process's environment: what they need, and nothing else.
 
-A list of what may pass, not of what may not: a database's address in DATABASE_URL is no business of a worker, and
+A list of what may pass, not of what may not: a database's address in DATABASE_URL does not concern a worker, and
 TorchServe obeys variables of its own (an inherited TS_CONFIG_FILE would replace the whole hardened configuration).
 """
 

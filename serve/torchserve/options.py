@@ -43,12 +43,13 @@ class ServedModel:
 class ServeOptions:
     """How to serve. A TOML file may set each of these by name; None means: choose by the machine and the models.
 
-    `workers` are processes a model, by default one a GPU, or one with all cores on a CPU: one worker shares its engine
-    batches over all requests, which is faster than several workers with a part of the cores each. `batch_delay_ms` is
-    what a lone request waits for company: TorchServe waits it out in full, so it is short. `queue` requests may wait,
-    for each model; the next one gets 503 at once. `environment` names variables that the server inherits besides the
-    usual ones. `watch_timeout` is how long a model may make no prediction, idle, before the server gives up and ends.
-    With `sign_key`, a private key whose passphrase is in `passphrase_file`, every certificate is signed.
+    `workers` are processes per model, by default one per GPU, or one with all cores on a CPU: one worker shares its
+    engine batches over all requests, which is faster than several workers with a part of the cores each.
+    `batch_delay_ms` is what a lone request waits for company: TorchServe waits it out in full, so it is short. `queue`
+    requests may wait, for each model; the next one gets 503 at once. `environment` names variables that the server
+    inherits besides the usual ones. `watch_timeout` is how long a model may make no prediction, idle,
+    before the server gives up and ends. With `sign_key`, a private key whose passphrase is in `passphrase_file`, every
+    certificate is signed.
     """
 
     host: str = "127.0.0.1"
@@ -190,7 +191,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            raise SettingError(f"The configuration {path} says {name} = {value!r}; expected a list of texts.")
+            raise SettingError(f"The configuration {path} says {name} = {value!r}; expected a list of strings.")
         return tuple(value)
     accepted = [kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type)] or [str]
     if Path in accepted and isinstance(value, str):

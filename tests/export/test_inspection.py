@@ -133,7 +133,7 @@ def test_command_line(files: tuple[dict[str, Path], Card, int], linear_model: An
     paths, _, flops = files
     text = CliRunner().invoke(app, ["inspect", str(paths[".onnx"])]).stdout
     assert sha256(paths[".onnx"]) in text
-    assert f"{flops / 1e6:,.2f} MFLOP a sample" in text
+    assert f"{flops / 1e6:,.2f} MFLOP per sample" in text
     assert "member 2" in text
     document = json.loads(CliRunner().invoke(app, ["inspect", str(paths[".onnx"]), "--json"]).stdout)
     assert document["card"]["parity"]["flips"] == 0

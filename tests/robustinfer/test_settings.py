@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from robustinfer import Card, InputSpec, Predictor, Request, RobustinferError
 from robustinfer.certificate import Certificate, Prediction
 from robustinfer.errors import AlphaError, SampleSizeError, SettingError, SigmaError
-from robustinfer.requests import Question
+from robustinfer.questions import Question
 from robustinfer.settings import MAX_N, SETTINGS, CertifySettings, PredictSettings, check
 
 

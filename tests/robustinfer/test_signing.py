@@ -162,7 +162,7 @@ def test_keys_are_private_and_come_back(tmp_path: Path, kind: Any, passphrase: b
     with pytest.raises(SignatureError, match="passphrase"):
         PrivateKey.load(path, passphrase=None if passphrase else b"none")
     path.chmod(0o640)
-    with pytest.raises(SignatureError, match="can be read by others"):
+    with pytest.raises(SignatureError, match="can be read by users other than its owner"):
         PrivateKey.load(path, passphrase=passphrase)
 
 

@@ -125,7 +125,7 @@ def folder_input(root: Path, files: Sequence[Path], size: int) -> InputSpec:
         first = first if number else (found[0], found[1])
         if not size and (found[0], found[1]) != first:
             raise DataError(
-                f"The images of {root} are of mixed sizes: {files[0].name} is {first[0]}x{first[1]}, "
+                f"The images of {root} have mixed sizes: {files[0].name} is {first[0]}x{first[1]}, "
                 f"{file.name} is {found[0]}x{found[1]}; set `size` to bring them to one."
             )
     if size:

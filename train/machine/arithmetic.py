@@ -42,7 +42,7 @@ def check_arithmetic(recipe: Recipe, device: torch.device) -> None:
     if problem := _trial(_BF16_STEP):
         raise RecipeError(
             'The setting `precision` = "bf16" would crash torch on this CPU: a trial in a process of its own ended '
-            f'with {problem}. Take precision = "fp32", or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment, '
+            f'with {problem}. Use precision = "fp32", or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment, '
             "which leaves out the newest instructions."
         )
 

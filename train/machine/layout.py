@@ -16,7 +16,7 @@ def check_layout(recipe: Recipe, model: nn.Module, device: torch.device) -> None
     """Refuse what corrupts memory instead of failing.
 
     With torch 2.13 on a CPU the backward pass of a 1x1 convolution with a stride, of fewer than 8 channels that lie
-    last, writes beyond its memory: the process dies, or worse, goes on. torch.compile chooses that layout by itself.
+    last, writes beyond its memory: the process dies, or worse, continues. torch.compile chooses that layout by itself.
     """
     if device.type != "cpu" or not (recipe.channels_last or recipe.compile):
         return
@@ -31,5 +31,5 @@ def check_layout(recipe: Recipe, model: nn.Module, device: torch.device) -> None
             raise RecipeError(
                 f"The setting `{setting}` would crash torch on a CPU: the strided 1x1 convolution {name} has "
                 f"{layer.in_channels} channels, and fewer than {_SAFE_CHANNELS} corrupt memory in this layout. Leave "
-                f"`{setting}` off, or take a larger `width`."
+                f"`{setting}` off, or use a larger `width`."
             )

@@ -33,13 +33,13 @@ def check_perturbations(recipe: Recipe, data: ImageData, processes: Processes) -
     if recipe.keeps_perturbations and processes.world > 1:
         raise RecipeError(
             'The setting attack = "kept" needs all perturbations in one process, and this training has '
-            f'{processes.world}: take attack = "pgd" with few steps.'
+            f'{processes.world}: use attack = "pgd" with few steps.'
         )
     needed = perturbation_bytes(recipe, data)
     if needed > _MOST_BYTES:
         raise RecipeError(
             f'The setting attack = "kept" takes {needed / 2**30:.1f} GiB for the perturbations of {len(data)} images, '
-            f'more than the {_MOST_BYTES / 2**30:.0f} GiB allowed: set `limit`, or take attack = "pgd" with few steps.'
+            f'more than the {_MOST_BYTES / 2**30:.0f} GiB allowed: set `limit`, or use attack = "pgd" with few steps.'
         )
 
 

@@ -17,13 +17,13 @@ farthest, its members are half as wide again.
 keeps its perturbation from epoch to epoch (`attack = "kept"`). Members have full width. Trials at sigma 0.5 on held-out
 images: at half width as good as plain consistency after two thirds of its time.
 
-`boosted-equal` has two such members of three quarters of the width, the second from new weights, most of its loss its
-own, both with the same weight: members that err on different noise correct each other. Trials at sigma 0.5 on 300
+`boosted-equal` has two such members of three quarters of the width, the second from new parameters, most of its loss
+its own, both with the same beta: members that err on different noise correct each other. Trials at sigma 0.5 on 300
 held-out images (half width, 12 epochs per member, n = 4,000, ACR without a confidence bound): one member 1.666 (mean of
-four), two trained apart 1.683, four 1.689; a second member of this kind 1.681, with learned weights 1.675, started from
-the first one's weights 1.673. There the radii 0.5 and 1 of the attack were equally good. At sigma 1 it mattered, and so
-did the strength of the regularisation (one member, two-class ACR): none and 10 1.791, 1 and 10 1.783, 1 and 5 1.817, 1
-and 2.5 1.828, 1.5 and 5 1.818, 1.5 and 2.5 1.837, which is what the row has, 2 and 2.5 1.830. Its rival is
+four), two trained apart 1.683, four 1.689; a second member of this kind 1.681, with learned betas 1.675, started from
+the first one's parameters 1.673. There the radii 0.5 and 1 of the attack were equally good. At sigma 1 it mattered,
+and so did the strength of the regularisation (one member, two-class ACR): none and 10 1.791, 1 and 10 1.783, 1 and 5
+1.817, 1 and 2.5 1.828, 1.5 and 5 1.818, 1.5 and 2.5 1.837, which is what the row has, 2 and 2.5 1.830. Its rival is
 `single-kept`, one such member for as many epochs: an epoch costs the same in both stages, because the frozen member is
 asked once for all (`previous = "clean"`).
 
@@ -112,8 +112,8 @@ ROWS = (
     Row(
         "boosted-equal",
         "boosted",
-        "boosted, SmoothAdv with kept perturbations, width 0.75, stages of 80 and 52 epochs from new weights, nine "
-        "tenths own loss, equal weights (a rival of this kind was trained at sigma 0.5 only)",
+        "boosted, SmoothAdv with kept perturbations, width 0.75, stages of 80 and 52 epochs from new parameters, nine "
+        "tenths own loss, equal betas (a rival of this kind was trained at sigma 0.5 only)",
         KEPT_EQUAL,
     ),
     Row(

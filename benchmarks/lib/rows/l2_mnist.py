@@ -62,7 +62,7 @@ CONSISTENT: dict[str, Any] = {"noise_samples": 2, "consistency": 10.0}
 LARGE_KERNEL: dict[str, Any] = {**CONSISTENT, "stages": 1, "epochs": 6, "architecture": "cnn7"}
 MUON: dict[str, Any] = {"optimizer": "muon", "learning_rate": 0.02, "momentum": 0.95}
 NORMALISED: dict[str, Any] = {**LARGE_KERNEL, **MUON, "architecture": "cnn7-norm"}
-# A second member from new weights that is mostly trained for itself, and weighs as much as the first.
+# A second member from new parameters that is mostly trained for itself, and weighs as much as the first.
 EQUAL: dict[str, Any] = {
     "warm_start": False,
     "own_loss": 0.9,
@@ -89,12 +89,12 @@ ROWS = (
         {"stages": 1, "epochs": 6, "width": 0.47},
     ),
     Row("independent", "independent", "3 independent, 4 epochs each", APART),
-    Row("boosted", "boosted", "boosted 3+3+3, warm start, corrective weights", BOOSTED),
+    Row("boosted", "boosted", "boosted 3+3+3, warm start, corrective betas", BOOSTED),
     Row("own-loss", "boosted", "boosted, warm start, half own loss", {**BOOSTED, "own_loss": 0.5}),
     Row(
         "shrunk-own-loss",
         "boosted",
-        "boosted, half own loss, trained weights, shrinkage 0.5",
+        "boosted, half own loss, trained betas, shrinkage 0.5",
         {**BOOSTED, "own_loss": 0.5, "betas": "trained", "shrinkage": 0.5},
     ),
     Row("cold-own-loss", "boosted", "boosted, cold starts, half own loss", {**COLD, "own_loss": 0.5}),
@@ -121,7 +121,7 @@ ROWS = (
     Row(
         "shrunk",
         "boosted",
-        "boosted, trained weights, shrinkage 0.5",
+        "boosted, trained betas, shrinkage 0.5",
         {**BOOSTED, "betas": "trained", "shrinkage": 0.5},
     ),
     Row("long-first", "boosted", "boosted, two stages of 5 epochs", LONG),
@@ -187,15 +187,15 @@ ROWS = (
     Row(
         "consistent-cnn7-norm-muon-equal-long",
         "boosted",
-        "boosted 12+12 from new weights, first kernel of 7x7 and batch normalisation, consistency, 0.9 own loss, equal "
-        "weights, Muon (four times the cost)",
+        "boosted 12+12 from new parameters, first kernel of 7x7 and batch normalisation, consistency, 0.9 own loss, "
+        "equal betas, Muon (four times the cost)",
         {**NORMALISED, **EQUAL, "stages": 2, "epochs": 12},
     ),
     Row(
         "consistent-cnn7-norm-muon-equal-three",
         "boosted",
-        "boosted 8+8+8 from new weights, first kernel of 7x7 and batch normalisation, consistency, 0.9 own loss, equal "
-        "weights, Muon (four times the cost)",
+        "boosted 8+8+8 from new parameters, first kernel of 7x7 and batch normalisation, consistency, 0.9 own loss, "
+        "equal betas, Muon (four times the cost)",
         {**NORMALISED, **EQUAL, "stages": 3, "epochs": 8},
     ),
     Row(
@@ -279,7 +279,7 @@ ROWS = (
     Row(
         "consistent-shrunk",
         "boosted",
-        "boosted 2+2+1, consistency, half own loss, trained weights, shrinkage 0.5",
+        "boosted 2+2+1, consistency, half own loss, trained betas, shrinkage 0.5",
         {
             **CONSISTENT,
             "stages": 3,
@@ -299,7 +299,7 @@ ROWS = (
     Row(
         "paper",
         "boosted",
-        "boosted 1+2+4, `clean` offsets, trained weights",
+        "boosted 1+2+4, `clean` offsets, trained betas",
         {"stages": 3, "epochs": 1, "growth": 2, "previous": "clean", "betas": "trained"},
     ),
 )

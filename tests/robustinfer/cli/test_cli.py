@@ -124,7 +124,7 @@ WRONG = {
         "train digits-l2 --out text.txt", 1, "text.txt exists already; give another --out"),
     "train: a setting that is none": (
         "train digits-l2 --set stagse=3", 2, "A recipe has no setting `stagse`; did you mean `stages`?"),
-    "evaluate: missing": ("evaluate missing", 2, "There is not a run folder or model file missing."),
+    "evaluate: missing": ("evaluate missing", 2, "missing is not a run folder or a model file."),
     "evaluate: an empty folder": ("evaluate empty", 1, "empty is not a run folder: it has no recipe.toml"),
     "serve: missing": ("serve missing.onnx", 1, "There is no model file missing.onnx."),
     "serve: a JPEG": (
