@@ -184,7 +184,8 @@ PAGES = {
         "Speed of certificates, of the exported file and of serving",
         _scripts(
             "speed",
-            *("certify_speed", "question_speed", "certify_cost", "export_speed", "serving_load", "import_time"),
+            *("certify_speed", "domain_speed", "question_speed", "certify_cost"),
+            *("export_speed", "serving_load", "import_time"),
             question_speed=steps,
             certify_cost=cost,
         ),

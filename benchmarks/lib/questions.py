@@ -284,6 +284,33 @@ def training(records: Records) -> tuple[str, str]:
     )
 
 
+# Trust
+
+
+def trust(records: Records) -> tuple[str, str]:
+    """Certificates of known truth, and processes that were killed."""
+    sound = {claim["claim"]: claim["value"] for claim in records["soundness"]["results"]["claims"]}
+    share = next(value for claim, value in sound.items() if claim.startswith("largest share"))
+    alpha = next(claim for claim in sound if claim.startswith("largest share")).rpartition("= ")[2]
+    killed = {claim["claim"]: claim["value"] for claim in records["kills"]["results"]["claims"]}
+    verdict = (
+        f"Of {sound['certificates']:,.0f} certificates on classifiers of known truth, no group has significantly more "
+        f"false ones than alpha = {alpha} allows (the largest share is {share:.2%}). {killed['kills']:,} kills of "
+        "training, certification, export and distillation lost and changed nothing."
+    )
+    if killed["rounds that lost or changed anything"]:
+        verdict = "Something was lost or changed when processes were killed: see the details."
+    cost = records["domain_speed"]["results"]
+    figures = "; ".join(
+        f"{graph}: {next(claim['value'] for claim in found['claims'] if claim['claim'] == '16-bit / 8-bit'):.0%}"
+        for graph, found in cost.items()
+    )
+    return (
+        verdict,
+        f"Floating images, certified in the 16-bit domain, reach this share of uint8's speed: {figures}.\n",
+    )
+
+
 # Choices
 
 
@@ -340,6 +367,7 @@ QUESTIONS = (
         certified,
     ),
     Question("How do the certified radii compare with published ones?", ("l2_long",), published),
+    Question("Do certificates hold, and does a crash cost anything?", ("soundness", "kills", "domain_speed"), trust),
     Question("What do fewer samples cost?", ("sample_economy", "bound_choice"), samples),
     Question("How fast are certificates?", ("certify_speed", "question_speed"), speed),
     Question("How fast is the exported file?", ("export_speed", "import_time"), exported),

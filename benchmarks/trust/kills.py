@@ -21,7 +21,6 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import argparse
 import json
-import platform
 import random
 import shutil
 import signal
@@ -43,10 +42,13 @@ from robust.train import Recipe, Run, train
 from robust.train.distillation import distill
 from robust.train.stage.trainer import StageTrainer
 
-from robustinfer import Predictor, __version__
+from robustinfer import Predictor
 from robustinfer.certificate_file import certify_data
 from robustinfer.data import load_images
-from robustinfer.files import sha256, write_text
+from robustinfer.files import sha256
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
+from benchmarks.lib.record import environment, write_record
 
 RECORD = Path(__file__).parents[1] / "results" / "kills.json"
 SEED = 20
@@ -275,6 +277,12 @@ def reference_of(job: Job, folder: Path) -> tuple[dict[str, Any], float]:
     return found[0], min(seconds)
 
 
+def claim(what: str, value: int, target: int) -> dict[str, Any]:
+    """One claim of the record: so many at least, or none at all."""
+    word, holds = ("at least", value >= target) if target else ("at most", value == 0)
+    return {"claim": what, "value": value, word: target, "holds": holds}
+
+
 def commit() -> str:
     """The commit of the software under test."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
@@ -288,14 +296,16 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=RECORD, help="where the counts go")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    record = json.loads(options.record.read_text()) if options.record.exists() else {"kinds": {}}
-    record |= {"seed": SEED, "version": __version__, "torch": torch.__version__, "platform": platform.platform()}
-    record["commits"] = sorted({*record.get("commits", []), commit()})
+    record = json.loads(options.record.read_text()) if options.record.exists() else {"results": {"kinds": {}}}
+    commits = sorted({*record.get("arguments", {}).get("commits", []), commit()})
+    record |= {"benchmark": "kills", "environment": environment()}
+    record["arguments"] = {"kills": options.kills, "seed": SEED, "commits": commits}
+    results = record["results"]
     given = prepare(options.work)
     jobs = {name: kind(given) for name, kind in JOBS.items()}
     references = {name: reference_of(job, options.work / f"reference-{name}") for name, job in jobs.items()}
     print({name: round(seconds, 2) for name, (_, seconds) in references.items()}, "seconds without a kill", flush=True)
-    counts = {name: record["kinds"].setdefault(name, {"kills": 0, "rounds": 0, "broken": []}) for name in JOBS}
+    counts = {name: results["kinds"].setdefault(name, {"kills": 0, "rounds": 0, "broken": []}) for name in JOBS}
     wanted = {name: round(share * options.kills) for name, share in SHARES.items()}
     while open_kinds := [name for name in JOBS if counts[name]["kills"] < wanted[name]]:
         name = min(open_kinds, key=lambda name: counts[name]["kills"] / wanted[name])
@@ -311,9 +321,11 @@ def main() -> None:
             shutil.move(folder, kept)
             count["broken"].append({"round": count["rounds"], "problem": str(problem)})
         count["rounds"] += 1
-        record["kills"] = sum(count["kills"] for count in counts.values())
-        record["broken"] = sum(len(count["broken"]) for count in counts.values())
-        write_text(options.record, json.dumps(record, indent=2) + "\n")
+        kills = sum(count["kills"] for count in counts.values())
+        broken = sum(len(count["broken"]) for count in counts.values())
+        lost = claim("rounds that lost or changed anything", broken, 0)
+        results["claims"] = [claim("kills", kills, options.kills), lost]
+        write_record(options.record, record)
         print(name, count["rounds"], count["kills"], f"of {wanted[name]}", len(count["broken"]), flush=True)
 
 
