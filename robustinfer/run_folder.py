@@ -1,6 +1,7 @@
 """The run folder as data: recipe, provenance, stages and evaluation, read without torch.
 
     recipe.toml              resolved settings; [provenance]: versions, commit, data digest, classes, input
+    start.safetensors        what members start from instead of random parameters, if the run was trained with --from
     stage-NN.safetensors     the parameters of the member of stage NN
     stage-NN.json            its beta, all betas after the stage, seconds, measurements, warnings
     resume.safetensors/json  where an interrupted stage resumes (the JSON is a copy for people)

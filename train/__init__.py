@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from .recipe import builtin_recipes as builtin_recipes
     from .runs.run import Run as Run
     from .runs.run import Stage as Stage
+    from .starting import Start as Start
     from .training import train as train
 
-__all__ = ["Ensemble", "Recipe", "Run", "Stage", "builtin_recipes", "train"]
+__all__ = ["Ensemble", "Recipe", "Run", "Stage", "Start", "builtin_recipes", "train"]
 
 _HOMES = {
     "Ensemble": ".members.ensemble",
     "Recipe": ".recipe",
     "Run": ".runs.run",
     "Stage": ".runs.run",
+    "Start": ".starting",
     "builtin_recipes": ".recipe",
     "train": ".training",
 }

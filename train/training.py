@@ -23,9 +23,10 @@ from .recipe import Recipe
 from .runs.curves import draw_curves
 from .runs.journal import Journal, Watcher
 from .runs.provenance import collect_provenance
-from .runs.run import Run
+from .runs.run import Run, save_tensors
 from .stage.checks import check_stage
 from .stage.perturbations import perturbation_bytes
+from .starting import Start
 
 __all__ = ["train"]
 
@@ -37,6 +38,7 @@ def train(
     recipe: Recipe,
     out: str | Path,
     *,
+    start: Start | None = None,
     root: str | Path = "data",
     resume: bool = False,
     device: str = "auto",
@@ -49,6 +51,7 @@ def train(
 ) -> Run:
     """Train by the recipe and return the run folder `out`; with `resume`, resume an interrupted one.
 
+    With `start` members start from its parameters instead of random ones, and have its architecture.
     `threads` of torch on a CPU: None leaves them as they are, 0 takes those that the run was begun with or, for a new
     one, those that a few timed steps show to be fastest. `announce` is told what the training will take.
     As soon as `stop` answers True the training writes a checkpoint and raises `StoppedError`; it is asked after
@@ -56,6 +59,7 @@ def train(
     Under torchrun every process calls this; the first one writes.
     On a CPU under Linux the process keeps the memory it frees from now on, which makes steps faster.
     """
+    recipe = recipe if start is None else start.adapted(recipe)
     joined = join_processes(device, stop) if stop is not None else join_processes(device)
     deterministic = torch.backends.cudnn.flags(deterministic=True, benchmark=False)
     with joined as processes, deterministic, _threads_as_before():
@@ -65,7 +69,7 @@ def train(
         member = Run(Path(out), recipe, data.classes, data.input).fresh_member(seed=0)
         check_stage(recipe, data, member, processes)
         _set_pace(recipe, Path(out), data, processes, resume=resume, threads=threads, announce=announce)
-        run = _open(recipe, Path(out), data, member, processes, resume=resume)
+        run = _open(recipe, Path(out), data, member, processes, start=start, resume=resume)
         if processes.first:
             for file in leftovers(run.path):  # of processes that were killed: a training has its folder to itself
                 file.unlink()
@@ -144,12 +148,26 @@ def _parts(recipe: Recipe, whole: ImageData) -> tuple[ImageData, ImageData]:
     return data, held_out
 
 
-def _open(recipe: Recipe, out: Path, data: ImageData, member: nn.Module, processes: Processes, *, resume: bool) -> Run:
+def _open(
+    recipe: Recipe,
+    out: Path,
+    data: ImageData,
+    member: nn.Module,
+    processes: Processes,
+    *,
+    start: Start | None,
+    resume: bool,
+) -> Run:
     """A new run folder, written by the first process, or the one that is there if it fits the recipe and the data."""
     if processes.first and not (resume and (out / "recipe.toml").is_file()):
         _check_space(recipe, out, data, member)
         provenance = collect_provenance(recipe, data, processes)
+        if start is not None:
+            first, random = start.member(Run(out, recipe, data.classes, data.input), data)
+            provenance["start"] = {**start.to_json(), "random": list(random)}
         run = Run.create(out, recipe, classes=data.classes, input=data.input, provenance=provenance)
+        if start is not None:
+            save_tensors(out / "start.safetensors", first.state_dict())
         processes.wait()
         return run
     processes.wait()
@@ -162,6 +180,11 @@ def _open(recipe: Recipe, out: Path, data: ImageData, member: nn.Module, process
             f"{out} is a run of another recipe: `{key}` is {found[key]!r} there and {wanted[key]!r} here; "
             "give another --out."
         )
+    begun = run.provenance.get("start", {})
+    if start is not None and {**begun, **start.to_json()} != begun:
+        raise RunError(f"{out} was not started from {start.source}; give another --out, or resume it without --from.")
+    if start is not None and processes.first and not (out / "start.safetensors").is_file():
+        save_tensors(out / "start.safetensors", start.member(run, data)[0].state_dict())  # a kill came before it
     if run.provenance.get("data_digest") != data.digest():
         raise RunError(f"{out} was trained on data other than what {data.name} holds now; give another --out.")
     return run

@@ -1,13 +1,16 @@
 """`robust train`: a recipe becomes a run folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..extras import needed
 from .console import note, print_json, print_text
 from .recipes import list_recipes
+
+if TYPE_CHECKING:
+    from robust.train.starting import Start
 
 __all__ = ["command"]
 
@@ -24,6 +27,23 @@ def command(
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="SOURCE",
+            help="Fine-tune: start from a run folder, module:factory, or a .safetensors or .pth file.",
+        ),
+    ] = None,
+    parameters: Annotated[
+        Path | None, typer.Option(help="Parameters of --from module:factory: .safetensors or .pth.", show_default=False)
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="Normalisation of --from: means per channel, as 0.5,0.5,0.5.", show_default=False)
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(help="Normalisation of --from: deviations per channel.", show_default=False)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
@@ -57,11 +77,13 @@ def command(
         report = probe_options(chosen, root=data, device=device, download=download, progress=note)
         print_json(report.to_json()) if json else print_text(report.table())
         return
+    start = _start(from_, parameters, mean, std)
     folder = out if out is not None else Path("runs") / chosen.name
     with watching(chosen) as watcher, stoppable(watcher, folder) as stop:
         run = train(
             chosen,
             folder,
+            start=start,
             root=data,
             resume=resume,
             device=device,
@@ -85,3 +107,24 @@ def command(
             f"{found['robust_accuracy']:>15.1%}  {found['member_robust_accuracy']:>17.1%}  {found['edge']:>6.2f}"
         )
     note(f"The run is in {run.path}; measure it on test images with: robust evaluate {run.path}")
+
+
+def _start(source: str | None, parameters: Path | None, mean: str | None, std: str | None) -> "Start | None":
+    from robust.train.starting import Start
+
+    from ..errors import SettingError
+
+    if source is None:
+        if parameters is not None or mean is not None or std is not None:
+            raise SettingError("--parameters, --mean and --std belong to --from, which is missing.")
+        return None
+    return Start(source, parameters, mean=_numbers("--mean", mean), std=_numbers("--std", std))
+
+
+def _numbers(option: str, words: str | None) -> tuple[float, ...] | None:
+    from ..errors import SettingError
+
+    try:
+        return None if words is None else tuple(float(word) for word in words.split(","))
+    except ValueError:
+        raise SettingError(f"{option} takes numbers, as 0.485,0.456,0.406; found {words!r}.") from None

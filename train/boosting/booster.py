@@ -114,14 +114,14 @@ class Booster(ABC):
             processes=self.processes,
             journal=self.journal,
             folder=self.run.path,
-            fresh=fresh,
+            fresh=fresh and self.run.start is None,
         )
 
     def _first_member(self, number: int, *, fresh: bool) -> Member:
         if not fresh:
             return self.run.member(number - 1)
         mean, std = self.data.moments()
-        return self.run.fresh_member(seed=derive_seed(self.recipe.seed, number), mean=mean, std=std)
+        return self.run.first_member(seed=derive_seed(self.recipe.seed, number), mean=mean, std=std)
 
     def _finish(self, trainer: StageTrainer) -> None:
         """f^(t) = f^(t-1) + beta_t f_wt: settle the betas, measure, warn, write the stage."""

@@ -1,7 +1,10 @@
 """Members: the base predictors f_w that boosting adds up, by name or from the user's own `module:factory`."""
 
+import ast
 import importlib
+import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +79,8 @@ def build_member(
 ) -> Member:
     """A fresh member, the same for the same seed, checked to map two images to two rows of scores.
 
-    `module:factory` imports `module` and calls `factory(input, classes)`, which returns any `torch.nn.Module`.
+    `module:factory` imports `module` and calls `factory(input, classes)`, which returns any `torch.nn.Module`;
+    `module:factory(...)` calls it with the literals in the brackets instead.
     """
     with torch.random.fork_rng(devices=[]):  # initial parameters come from torch's global stream: leave it as it was
         torch.manual_seed(seed)
@@ -94,13 +98,29 @@ def _network(architecture: str, input: InputSpec, classes: int, width: float) ->
         raise RecipeError(
             f"An architecture is one of {', '.join(_ARCHITECTURES)}, or module:factory; found {architecture!r}."
         )
+    name, bracket, _ = factory.partition("(")
     try:
-        network = getattr(importlib.import_module(module), factory)(input, classes)
+        called, arguments, named = _call(architecture, factory) if bracket else (name, [input, classes], {})
+        network = operator.attrgetter(called)(importlib.import_module(module))(*arguments, **named)
     except (ImportError, AttributeError) as error:
         raise RecipeError(f"The architecture {architecture!r} cannot be imported: {error}.") from error
     if not isinstance(network, nn.Module):
         raise RecipeError(f"{architecture} returns a torch.nn.Module; found {type(network).__name__}.")
     return network
+
+
+def _call(architecture: str, expression: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """The name and the arguments of a call with literals."""
+    try:
+        call = ast.parse(expression, mode="eval").body
+        assert isinstance(call, ast.Call)
+        arguments = [ast.literal_eval(value) for value in call.args]
+        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError, AssertionError) as error:
+        raise RecipeError(
+            f"An architecture is module:factory, or module:factory(...) with literals; found {architecture!r}."
+        ) from error
+    return ast.unparse(call.func), arguments, named
 
 
 def _check(member: Member, architecture: str, input: InputSpec, classes: int) -> None:

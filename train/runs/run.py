@@ -112,6 +112,21 @@ class Run:
             raise RunError(f"{stage.path} does not fit the architecture {stage.architecture}: {error}.") from error
         return member
 
+    @property
+    def start(self) -> Path | None:
+        """The parameters that members start from instead of random ones; None if there are none."""
+        return self.path / "start.safetensors" if "start" in self.provenance else None
+
+    def first_member(self, *, seed: int, mean: Tensor, std: Tensor) -> Member:
+        """A member as it is before its training: from the run's start, or with random parameters."""
+        member = self.fresh_member(seed=seed, mean=mean, std=std)
+        if self.start is not None:
+            try:
+                member.load_state_dict(load_file(self.start))
+            except (RuntimeError, SafetensorError, OSError) as error:
+                raise RunError(f"{self.start} is missing or damaged ({error}): give --from again.") from error
+        return member
+
     def fresh_member(self, *, seed: int, mean: Tensor | None = None, std: Tensor | None = None) -> Member:
         """An untrained member of the recipe's architecture."""
         channels = self.input.channels

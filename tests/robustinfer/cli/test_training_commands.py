@@ -115,3 +115,15 @@ def test_a_probe_says_what_it_times(robust: Command, monkeypatch: pytest.MonkeyP
     assert (code, out.count("times as fast")) == (0, 5)
     assert "1 of 5: as it is" in err
     assert "5 of 5: bf16 + channels_last" in err
+
+
+def test_fine_tuning_from_the_command_line(robust: Command, tmp_path: Path) -> None:
+    words = ("--set", "limit=128", "--set", "stages=1", "--set", "epochs=1", "--device", "cpu", "--threads", "1")
+    assert robust("train", "digits-l2", "--out", "clean", "--set", "delta=0", *words)[0] == 0
+    code, _, err = robust("train", "digits-l2", "--out", "tuned", "--from", "clean", *words)
+    assert code == 0, err
+    assert Run.open("tuned").provenance["start"]["source"] == "clean"
+    code, _, err = robust("train", "digits-l2", "--parameters", "p.pth")
+    assert (code, "belong to --from" in err) == (2, True)
+    code, _, err = robust("train", "digits-l2", "--from", "clean", "--mean", "a,b", "--std", "1")
+    assert (code, "--mean takes numbers" in err) == (2, True)
