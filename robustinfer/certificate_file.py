@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,12 @@ from typing import IO, Any
 from .card import InputSpec
 from .certificate import Certificate, read_json
 from .data import ImageSet
-from .errors import CertificateError
+from .data_spec import parse_data
+from .data_splits import choose
+from .errors import CertificateError, DataError
 from .images import as_image, image_digest, to_unit
 from .predictor import Predictor
+from .settings import SETTINGS
 from .smoothing.noise import derive_seed, fresh_seed
 
 __all__ = ["Entry", "Header", "certify_data", "read_certificates", "shard_path"]
@@ -32,7 +35,8 @@ class Header:
 
     `data_digest` covers all images and labels that were chosen from the data set, those of other shards as well; files
     of older versions have none. `seed_origin` says who chose the seed of the data set, "runtime" or "caller"; files of
-    older versions do not.
+    older versions do not. `images` are the numbers of the images where they are no such row, and `split` is the part of
+    the data set where it is not its test images; both are left out of a file that needs neither.
     """
 
     model: dict[str, str]
@@ -45,12 +49,27 @@ class Header:
     seed: int
     data_digest: str = ""
     seed_origin: str = ""
+    split: str = ""
+    images: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The header as it stands in the file."""
+        found = dataclasses.asdict(self)
+        return {key: value for key, value in found.items() if value or key not in ("split", "images")}
+
+    @property
+    def data_name(self) -> str:
+        """The data set for people: without the folders above it."""
+        try:
+            return parse_data(self.data).short
+        except DataError:  # of a caller of Python, who may call it as he likes
+            return self.data
 
     def difference(self, other: "Header") -> str | None:
         """What the work of two headers differs in, in a word, or None; their seeds and shards may differ."""
         if self.model != other.model:
             return "model"
-        if self.data != other.data:
+        if self.data.partition(":")[0] != other.data.partition(":")[0] or self.split != other.split:
             return "data set"
         if self.total != other.total:
             return "choice of images"
@@ -58,19 +77,36 @@ class Header:
             return "data set"
         return "settings" if self.settings != other.settings else None
 
+    def detail(self, other: "Header") -> str:
+        """What exactly differs: each value here and there."""
+        values = [
+            (f"`{key}`", self.settings.get(key), other.settings.get(key)) for key in self.settings | other.settings
+        ]
+        values += [
+            ("the model", self.model.get("digest"), other.model.get("digest")),
+            ("the data set", self.data, other.data),
+            ("the split", self.split or "test", other.split or "test"),
+            ("the number of images", self.total, other.total),
+            ("the shard's number of images", self.count, other.count),
+            ("the seed", self.seed, other.seed),
+        ]
+        found = [f"{name} is {there} there and {here} here" for name, there, here in values if there != here]
+        return "; ".join(found) or "the images or their labels are other ones"
+
     @property
-    def numbers(self) -> range:
+    def numbers(self) -> Sequence[int]:
         """The numbers of the images."""
-        return range(self.start, self.start + self.step * self.count, self.step)
+        return self.images or range(self.start, self.start + self.step * self.count, self.step)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The certificate of one image of a data set, and the truth."""
+    """The certificate of one image of a data set, the truth, and the image's file within the set if it is one."""
 
     index: int
     truth: int
     certificate: Certificate
+    file: str = ""
 
     @property
     def correct(self) -> bool:
@@ -96,6 +132,7 @@ def certify_data(
     *,
     every: int = 1,
     limit: int | None = None,
+    numbers: Sequence[int] | None = None,
     shard: tuple[int, int] = (0, 1),
     seed: int | None = None,
     stop: threading.Event | None = None,
@@ -104,22 +141,29 @@ def certify_data(
 ) -> Iterator[Entry]:
     """Certify every `every`-th image of a data set, this shard's part of them; yields entries as they are written.
 
-    Entries of an earlier, interrupted call with the same settings are kept and yielded first.
+    A `limit` takes the first of them, or equally many of each class where the set lists class after class; `numbers`
+    names the images instead. Entries of an earlier, interrupted call with the same settings are kept and yielded first.
     """
-    chosen = range(0, len(data), every)[:limit]
+    if seed is not None:
+        seed = SETTINGS["seed"].check(seed)
+    chosen = [int(i) for i in (choose(data.labels, every=every, limit=limit) if numbers is None else numbers)]
     index, total = shard
-    mine = chosen[index::total]
+    plain = range(0, len(data), every)[: len(chosen)]
+    in_a_row = chosen == list(plain)
+    mine: Sequence[int] = (plain if in_a_row else chosen)[index::total]
     header = Header(
         model=dataclasses.asdict(predictor.model),
         settings=settings,
         data=data.name,
         total=len(chosen),
-        start=mine.start,
-        step=mine.step,
+        start=mine.start if isinstance(mine, range) else min(mine, default=0),
+        step=mine.step if isinstance(mine, range) else 1,
         count=len(mine),
         seed=fresh_seed() if seed is None else seed,
         data_digest=data.digest(chosen),
         seed_origin="runtime" if seed is None else "caller",
+        split="" if data.split == "test" else data.split,
+        images=() if in_a_row else tuple(mine),
     )
     with _opened(path) as file:
         header, done = _resume(file, path, header, seed)
@@ -140,8 +184,10 @@ def certify_data(
         for number, certificate in zip(rest, certificates, strict=True):
             if stop is not None and stop.is_set():
                 return  # what was cut short is done again, and better, by the next call
-            entry = Entry(number, int(data.labels[number]), certificate)
-            _append(file, {"index": entry.index, "truth": entry.truth, "certificate": certificate.to_json()})
+            entry = Entry(number, int(data.labels[number]), certificate, data.files[number] if data.files else "")
+            named = {"file": entry.file} if entry.file else {}
+            document = {"index": entry.index, "truth": entry.truth, **named, "certificate": certificate.to_json()}
+            _append(file, document)
             if progress is not None:
                 progress(1)
             yield entry
@@ -159,12 +205,14 @@ def read_certificates(path: Path) -> tuple[Header, list[Entry]]:
 def _parse(content: bytes, path: Path) -> tuple[Header, list[Entry]]:
     lines = content.split(b"\n")[:-1]
     try:
-        header = Header(**read_json(lines[0])["header"])
+        fields = read_json(lines[0])["header"]
+        header = Header(**(fields | {"images": tuple(map(_number, fields.get("images", ())))}))
         entries = []
         for line in lines[1:]:
             document = read_json(line)
             certificate = Certificate.from_json(document["certificate"])
-            entries.append(Entry(_number(document["index"]), _number(document["truth"]), certificate))
+            number, truth = _number(document["index"]), _number(document["truth"])
+            entries.append(Entry(number, truth, certificate, str(document.get("file", ""))))
         _check_entries(header, entries, path)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CertificateError(f"{path} is not a file of certificates as `robust certify --data` writes it.") from error
@@ -184,11 +232,12 @@ def _check_entries(header: Header, entries: list[Entry], path: Path) -> None:
     have chosen it for one image.
     """
     seen: set[int] = set()
+    numbers = frozenset(header.images) or header.numbers
     for entry in entries:
         one, wrong = entry.certificate, ""
         if entry.index in seen:
             wrong = "stands there twice"
-        elif entry.index not in header.numbers:
+        elif entry.index not in numbers:
             wrong = "is not one of the images that the header names"
         elif dataclasses.asdict(one.model) != header.model:
             wrong = "was certified by another model than the header names"
@@ -241,18 +290,22 @@ def _resume(file: IO[bytes], path: Path, header: Header, seed: int | None) -> tu
     if complete < len(content):
         file.truncate(complete)  # a kill in the middle of a line: that image is done again
     if complete == 0:
-        _append(file, {"header": dataclasses.asdict(header)})
+        _append(file, {"header": header.to_json()})
         return header, []
     found, entries = _parse(content[:complete], path)
     other = found.difference(header)
-    if other is None and found.numbers != header.numbers:
+    if other is None and list(found.numbers) != list(header.numbers):
         other = "choice of images"
     if other is None and seed not in (None, found.seed):
         other = "seed"
     if other is None and any(entry.certificate.domain == "continuous" for entry in entries):
         other = "noise, which is no longer drawn"
     if other is not None:
-        raise CertificateError(f"{path} holds certificates of another {other}: choose another file, or remove it.")
+        wanted = header if seed is not None else dataclasses.replace(header, seed=found.seed)
+        raise CertificateError(
+            f"{path} holds certificates of another {other}: choose another file, or remove it. "
+            f"In detail: {found.detail(wanted)}."
+        )
     return found, entries
 
 

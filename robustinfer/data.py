@@ -1,7 +1,7 @@
 """Data sets for certification, without torch: images one by one, labels, and the part that belongs to a shard.
 
-A data set is named `digits`, `mnist`, `cifar10` or `imagenet` (with the folder that holds it behind a colon),
-`folder:PATH` (one sub-folder per class) or `npz:PATH`. A bare path holds the data set that the model was trained on.
+`robustinfer.data_spec` says how a data set is named and `robustinfer.data_source` what it holds; here a model's card
+says how its images are read and which number each class has.
 """
 
 import hashlib
@@ -14,14 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .card import Card, InputSpec
-from .errors import DataError, SettingError
-from .extras import require
-from .images import PICTURE_SUFFIXES, image_digest, read_image
-from .vision import vision_arrays
+from .card import Card
+from .data_arrays import digits, npz_arrays
+from .data_files import class_folders, imagenet_folder, pictures_in
+from .data_source import Source, open_source
+from .data_spec import find_data
+from .data_splits import choose, split_fifth
+from .errors import DataError, ImageFileError, InputError, SettingError
+from .images import decode_image, image_digest, read_image
 
 __all__ = [
     "ImageSet",
+    "choose_readable",
     "class_folders",
     "class_numbers",
     "digits",
@@ -29,10 +33,11 @@ __all__ = [
     "load_images",
     "npz_arrays",
     "parse_shard",
+    "source_labels",
     "split_fifth",
+    "unlabelled_images",
+    "unreadable",
 ]
-
-NAMES = ("digits", "mnist", "cifar10", "imagenet")
 
 Array = npt.NDArray[Any]
 
@@ -41,13 +46,18 @@ Array = npt.NDArray[Any]
 class ImageSet:
     """Images by number, read when they are asked for, and their labels.
 
-    `content` gives the bytes an image is made of where that is quicker than reading it: those of its file.
+    `content` gives the bytes an image is made of where that is quicker than reading it: those of its file. `files` are
+    the names of the files within the set, `split` is the part of it, and `rule` says how that was made if the set has
+    no parts of its own.
     """
 
     name: str
     labels: npt.NDArray[np.int64]
     read: Callable[[int], Array]
     content: Callable[[int], bytes] | None = None
+    files: tuple[str, ...] = ()
+    split: str = "test"
+    rule: str = ""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,80 +74,82 @@ class ImageSet:
         return f"sha256:{digest.hexdigest()}"
 
 
-def load_images(spec: str, card: Card, *, split: str = "test") -> ImageSet:
-    """The images of a data set, as a model with this card takes them."""
-    name, path = _parse(spec, card)
-    if name in {"folder", "imagenet"}:
-        folder = Path(path) if name == "folder" else imagenet_folder(path or "data")
-        return _folder(name, folder, card, split)
-    if name == "npz":
-        images, labels, _ = npz_arrays(Path(path), split)
-    elif name == "digits":
-        images, labels = digits(split)
-    else:
-        images, labels, _ = vision_arrays(name, split, path or "data")
-    return _checked(ImageSet(name, labels, lambda i: images[i]), card)
+def load_images(spec: str, card: Card, *, split: str = "test", download: bool = False) -> ImageSet:
+    """The images of a data set, as a model with this card takes them.
 
-
-def digits(split: str) -> tuple[Array, npt.NDArray[np.int64]]:
-    """The 1,797 digits of 8 x 8 pixels that come with scikit-learn, as uint8; every fifth one is the test split."""
-    datasets = require("sklearn.datasets", extra="train", why="The data set digits")
-    images, targets = datasets.load_digits(return_X_y=True)
-    chosen = split_fifth(len(targets), test=split == "test")
-    pixels = np.round(images[chosen].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return pixels, targets[chosen].astype(np.int64)
-
-
-def npz_arrays(path: Path, split: str) -> tuple[Array, npt.NDArray[np.int64], tuple[str, ...]]:
-    """Images (N, C, H, W), labels and class names of an npz file.
-
-    It holds arrays `x_train`, `y_train`, `x_test`, `y_test` of uint8 images, (N, H, W), (N, H, W, C) or (N, C, H, W);
-    `classes`, an array of names, is optional.
+    `split` is train, test, all, or auto: the test images, but all images of a set without a split if the card does not
+    say that the model was trained here, by the rule that divides such sets.
     """
-    if not path.is_file():
-        raise DataError(f"There is no file {path}.")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found: dict[str, Any] = {key: arrays[key] for key in arrays.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is not a readable .npz file without pickled objects: {error}.") from error
-    keys = (f"x_{split}", f"y_{split}")
-    if not set(keys) <= set(found):
-        raise DataError(f"{path} holds {', '.join(keys)}; found {', '.join(found) or 'nothing'}.")
-    images, labels = _channels_first(found[keys[0]], path), found[keys[1]]
-    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != images.shape[:1] or labels.min() < 0:
-        raise DataError(f"{keys[1]} of {path} holds one whole number from 0 per image; found {labels.dtype}.")
-    count = int(max(labels.max(), found.get("y_train", labels).max())) + 1
-    classes = tuple(str(label) for label in found.get("classes", range(count)))
-    if len(classes) < max(2, count):
-        raise DataError(f"{path} has labels up to {count - 1} but names {len(classes)} classes.")
-    return images, labels.astype(np.int64), classes
+    recipe = dict(card.training.get("recipe") or {})
+    found = find_data(spec, recipe.get("data"))
+    source = open_source(found, split, download=download, foreign=not recipe)
+    labels = source_labels(source, card.classes)
+    # Where mnist, cifar10 and imagenet lie says nothing about what they are.
+    name = found.kind if found.kind in ("digits", "mnist", "cifar10", "imagenet") else str(found.resolved())
+    if source.images is not None:
+        images = source.images
+        data = ImageSet(name, labels, lambda i: images[i], split=source.split, rule=source.rule)
+        return _checked(data, found.short, card)
+    names = source.names or tuple(f"picture {number}" for number in range(len(source)))
+
+    def read(number: int) -> Array:
+        content = source.content(number)
+        try:
+            return decode_image(content, card.input)
+        except InputError as error:
+            raise type(error)(f"{_place(source, number)}: {error}") from error
+
+    return ImageSet(name, labels, read, _bytes(source), names, source.split, source.rule)
 
 
-def imagenet_folder(root: str | os.PathLike[str]) -> Path:
-    """The folder with ImageNet's train and val: ROOT/imagenet, or ROOT itself."""
-    inside = Path(root) / "imagenet"
-    return inside if inside.is_dir() else Path(root)
+def unlabelled_images(paths: Sequence[Path], card: Card) -> ImageSet:
+    """Image files, and those of folders, as a model with this card takes them; their labels are not known (-1)."""
+    files: list[Path] = []
+    for path in paths:
+        files += pictures_in(path) if path.is_dir() else [path]
+    names = tuple(str(file) for file in files)
+    labels = np.full(len(files), -1, dtype=np.int64)
+    return ImageSet("files", labels, lambda number: read_image(files[number], card.input), files=names, split="all")
 
 
-def class_folders(path: Path, split: str) -> tuple[list[Path], list[int], list[str]]:
-    """Files, labels and class names of PATH/train or PATH/test (or PATH/val); without them, a fifth of PATH is test."""
-    if not path.is_dir():
-        raise DataError(f"There is no folder {path}: give a folder with one sub-folder per class.")
-    names = ("train",) if split == "train" else ("test", "val")
-    root = next((path / name for name in names if (path / name).is_dir()), None)
-    if root is not None:
-        return _list(root)
-    if any((path / name).is_dir() for name in ("train", "test", "val")):
-        raise DataError(f"The folder {path} has a part of train/test but no {' or '.join(names)}.")
-    files, labels, classes = _list(path)
-    chosen = split_fifth(len(files), test=split == "test")
-    return [files[i] for i in chosen], [labels[i] for i in chosen], classes
+def unreadable(data: ImageSet, numbers: Iterable[int], *, allowed: int = 0) -> dict[int, str]:
+    """The images among these that cannot be read, each with a sentence; more than `allowed` are an error.
+
+    Files are looked at before hours of work, arrays never are: they are whole.
+    """
+    found: dict[int, str] = {}
+    if not data.files:
+        return found
+    for number in numbers:
+        try:
+            data.read(number)
+        except InputError as error:
+            found[number] = str(error)
+            if len(found) > allowed:
+                raise DataError(_refusal(found, allowed)) from error
+    return found
 
 
-def split_fifth(count: int, *, test: bool) -> npt.NDArray[np.int64]:
-    """The numbers of the test images, every fifth, or of all others: for data sets that come without a split."""
-    return np.flatnonzero((np.arange(count) % 5 == 4) == test)
+def choose_readable(
+    data: ImageSet, *, every: int = 1, limit: int | None = None, allowed: int = 0
+) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
+    """The numbers of the images to take, as `choose` does, and those left out because they cannot be read."""
+    left_out: dict[int, str] = {}
+    seen: set[int] = set()
+    while True:
+        numbers = choose(data.labels, every=every, limit=limit, left_out=list(left_out))
+        fresh = [number for number in map(int, numbers) if number not in seen]
+        found = unreadable(data, fresh, allowed=allowed - len(left_out))
+        if not found:
+            return numbers, left_out
+        seen.update(fresh)
+        left_out |= found
+
+
+def _refusal(found: dict[int, str], allowed: int) -> str:
+    advice = "Repair or remove it, or leave out up to N such files with --skip-unreadable N."
+    *others, last = found.values()
+    return f"{last} {advice}" if not others else f"More than {allowed} files are unreadable: {last} {advice}"
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:
@@ -150,37 +162,19 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     return int(index), int(total)
 
 
-def _parse(spec: str, card: Card) -> tuple[str, str]:
-    name, _, path = spec.partition(":")
-    if name in NAMES:
-        return name, path
-    if name in {"folder", "npz"} and path:
-        return name, path
-    if Path(spec).is_dir():
-        trained = dict(card.training.get("recipe") or {}).get("data")
-        if not trained:
+def source_labels(source: Source, classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The labels of a set as a model with these classes numbers them: by their names where the set has names."""
+    if not source.named:
+        return source.labels
+    by_number = source.spec.kind in ("csv", "gtsrb", "parquet") and all(map(str.isdecimal, source.classes))
+    if by_number and not set(source.classes) <= set(classes):
+        numbers = np.array([int(name) for name in source.classes], dtype=np.int64)
+        if numbers.max() >= len(classes):
             raise DataError(
-                f"The model does not say which data set {spec} should hold: write folder:{spec} or mnist:{spec}."
+                f"{source.spec.short} has labels up to {numbers.max()}, but the model knows {len(classes)} classes."
             )
-        name, _, _ = str(trained).partition(":")
-        return name, spec
-    raise DataError(
-        "Expected a data set (digits, mnist:DIR, cifar10:DIR, imagenet:DIR, folder:PATH, npz:PATH) or a folder, "
-        f"found {spec!r}."
-    )
-
-
-def _folder(name: str, path: Path, card: Card, split: str) -> ImageSet:
-    files, labels, found = class_folders(path, split)
-    numbers = class_numbers(path, found, card.classes)
-    return ImageSet(name, numbers[labels], lambda i: read_image(files[i], card.input), lambda i: _bytes(files[i]))
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise DataError(f"Cannot read the image {file}: {error.strerror or error}.") from error
+        return numbers[source.labels]
+    return class_numbers(Path(source.spec.path), source.classes, classes)[source.labels]
 
 
 def class_numbers(path: Path, found: Sequence[str], classes: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -191,40 +185,26 @@ def class_numbers(path: Path, found: Sequence[str], classes: Sequence[str]) -> n
     return np.array([classes.index(name) for name in found], dtype=np.int64)
 
 
-def _list(root: Path) -> tuple[list[Path], list[int], list[str]]:
-    classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if len(classes) < 2:
-        raise DataError(f"The folder {root} needs one sub-folder for each of two classes or more.")
-    files: list[Path] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        found = sorted(file for file in (root / name).rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES)
-        if not found:
-            raise DataError(f"The class folder {root / name} holds no images; fill it or remove it.")
-        files += found
-        labels += [label] * len(found)
-    return files, labels, classes
+def _place(source: Source, number: int) -> str:
+    return str(source.files[number]) if source.files else f"picture {number} of {source.spec.short}"
 
 
-def _channels_first(images: Array, path: Path) -> Array:
-    if images.dtype != np.uint8:
-        raise DataError(f"The images of {path} are uint8 from 0 to 255; found {images.dtype}.")
-    if images.ndim == 3:
-        images = images[:, None]
-    elif images.ndim == 4 and images.shape[-1] in (1, 3) and images.shape[1] not in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-        raise DataError(f"The images of {path} are N x H x W, N x H x W x C or N x C x H x W; found {images.shape}.")
-    return np.ascontiguousarray(images)
+def _bytes(source: Source) -> Callable[[int], bytes]:
+    def content(number: int) -> bytes:
+        try:
+            return source.content(number)
+        except ImageFileError as error:
+            raise DataError(str(error)) from error
+
+    return content
 
 
-def _checked(data: ImageSet, card: Card) -> ImageSet:
-    spec: InputSpec = card.input
+def _checked(data: ImageSet, name: str, card: Card) -> ImageSet:
     shape: Sequence[int] = data.read(0).shape
-    if tuple(shape) != spec.shape:
-        raise DataError(f"The images of {data.name} have the shape {tuple(shape)}, but the model takes {spec.shape}.")
+    if tuple(shape) != card.input.shape:
+        raise DataError(f"The images of {name} have the shape {tuple(shape)}, but the model takes {card.input.shape}.")
     if int(data.labels.max()) >= len(card.classes):
         raise DataError(
-            f"{data.name} has labels up to {int(data.labels.max())}, but the model knows {len(card.classes)} classes."
+            f"{name} has labels up to {int(data.labels.max())}, but the model knows {len(card.classes)} classes."
         )
     return data

@@ -12,6 +12,7 @@ RobustinferError
 │   └── SigmaError            no sigma, or another sigma than the one the model was trained for
 ├── ModelError                a model file that cannot be used
 │   ├── ModelFileError        unreadable, truncated, or no model at all
+│   │   └── MissingModelError there is no such file (a misuse: exit code 2)
 │   ├── CardError             the card is missing, malformed or does not fit the graph
 │   ├── ClassCountError       the graph gives another number of scores than the card has classes
 │   ├── BatchError            the scores of an image depend on its neighbours, or it cannot have any
@@ -21,7 +22,8 @@ RobustinferError
 │   └── MissingExtraError     an optional part of the installation is missing
 ├── CertificateError          a certificate that cannot be read or replayed
 ├── SignatureError            a signature that is missing or does not fit, or a key that cannot be used
-├── DataError                 a data set that is missing, empty, malformed or of mixed sizes
+├── DataError                 a data set that is empty, malformed or of mixed sizes
+│   └── MissingDataError      a data set that is not where it was said to be (a misuse: exit code 2)
 ├── RecipeError               an unknown key, a wrong type or an impossible value in a recipe
 ├── RunError                  a run folder that is missing, incomplete, damaged or of another recipe
 ├── TrainingError             a training that cannot go on
@@ -46,7 +48,9 @@ __all__ = [
     "ExportError",
     "ImageFileError",
     "InputError",
+    "MissingDataError",
     "MissingExtraError",
+    "MissingModelError",
     "ModelError",
     "ModelFileError",
     "PixelRangeError",
@@ -116,6 +120,12 @@ class ModelFileError(ModelError):
     """Unreadable, truncated, or no model at all."""
 
 
+class MissingModelError(ModelFileError):
+    """There is no such file."""
+
+    exit_code = 2
+
+
 class CardError(ModelError):
     """The card is missing, malformed or does not fit the graph."""
 
@@ -160,7 +170,13 @@ class SignatureError(RobustinferError):
 
 
 class DataError(RobustinferError):
-    """A data set is missing, empty, malformed or of mixed sizes."""
+    """A data set is empty, malformed or of mixed sizes."""
+
+
+class MissingDataError(DataError):
+    """A data set is not where it was said to be, or there is none of this name."""
+
+    exit_code = 2
 
 
 class RecipeError(RobustinferError):

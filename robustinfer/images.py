@@ -37,12 +37,13 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".webp")
 IMAGE_SUFFIXES = (*PICTURE_SUFFIXES, ".npy")
 MAX_PIXELS = 50_000_000
 """Images with more pixels are refused before they are decoded."""
 
 _MAX_SCANS = 100  # of a JPEG file; cameras and editors write one to about a dozen
+_FORMATS = ("PNG", "JPEG", "PPM", "WEBP")
 _GREY = {"1", "L", "LA"}
 _ORIENTATION = 0x0112  # the EXIF tag
 _TURNED = range(5, 9)  # its values that exchange height and width
@@ -86,7 +87,7 @@ def image_digest(image: Array) -> str:
 
 
 def read_image(path: str | os.PathLike[str], spec: InputSpec, *, max_pixels: int = MAX_PIXELS) -> Array:
-    """Read a PNG, JPEG or npy file as the image a model of this input spec takes."""
+    """Read a PNG, JPEG, PPM, WebP or npy file as the image a model of this input spec takes."""
     content = _content(path)
     try:
         return decode_image(content, spec, max_pixels=max_pixels)
@@ -94,23 +95,30 @@ def read_image(path: str | os.PathLike[str], spec: InputSpec, *, max_pixels: int
         raise type(error)(f"{path}: {error}") from error
 
 
-def picture_shape(path: str | os.PathLike[str], *, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:
-    """Channels (1 for a grey picture, else 3), height and width of a PNG or JPEG file as `read_image` would see it."""
+def picture_shape(path: str | os.PathLike[str] | IO[bytes], *, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:
+    """Channels (1 for a grey picture, else 3), height and width of a picture file as `read_image` would see it."""
+    if not isinstance(path, str | os.PathLike):
+        return _shape(path, max_pixels)
     try:
-        with Path(path).open("rb") as file, _picture(file, max_pixels) as picture:
-            height, width = picture.height, picture.width
-            # Reading the orientation of a PNG file decodes all of it: only where it can matter.
-            if height != width and picture.getexif().get(_ORIENTATION, 1) in _TURNED:
-                height, width = width, height
-            return 1 if picture.mode in _GREY else 3, height, width
+        with Path(path).open("rb") as file:
+            return _shape(file, max_pixels)
     except ImageFileError as error:
         raise ImageFileError(f"{path}: {error}") from error
     except OSError as error:
         raise ImageFileError(f"Cannot read the image {path}: {error.strerror or error}.") from error
 
 
+def _shape(file: IO[bytes], max_pixels: int) -> tuple[int, int, int]:
+    with _picture(file, max_pixels) as picture:
+        height, width = picture.height, picture.width
+        # Reading the orientation of a PNG file decodes all of it: only where it can matter.
+        if height != width and picture.getexif().get(_ORIENTATION, 1) in _TURNED:
+            height, width = width, height
+        return 1 if picture.mode in _GREY else 3, height, width
+
+
 def decode_image(content: bytes | bytearray, spec: InputSpec, *, max_pixels: int = MAX_PIXELS) -> Array:
-    """Decode the bytes of a PNG, JPEG or npy file as the image a model of this input spec takes.
+    """Decode the bytes of a PNG, JPEG, PPM, WebP or npy file as the image a model of this input spec takes.
 
     An image file of another size is resized and cropped as the input spec says, or refused; an array never is.
     """
@@ -171,7 +179,7 @@ def _picture(stream: IO[bytes], max_pixels: int) -> Iterator["Image.Image"]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(stream, formats=("PNG", "JPEG")) as picture:
+        with Image.open(stream, formats=_FORMATS) as picture:
             if picture.width * picture.height > max_pixels:
                 raise ImageFileError(
                     f"The image has {picture.width} x {picture.height} pixels, more than {max_pixels}."
@@ -180,10 +188,12 @@ def _picture(stream: IO[bytes], max_pixels: int) -> Iterator["Image.Image"]:
                 raise ImageFileError(f"Expected 8 bits per channel, found a picture of mode {picture.mode}.")
             yield picture
     except UnidentifiedImageError as error:  # its own words name an object in memory
-        raise ImageFileError("This is not a PNG, JPEG or npy image: its first bytes match none of them.") from error
+        raise ImageFileError(
+            "This is not a PNG, JPEG, PPM, WebP or npy image: its first bytes match none of them."
+        ) from error
     # Pillow's warning about very large pictures may be an error where the caller makes warnings errors.
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Warning) as error:
-        raise ImageFileError(f"This PNG or JPEG image cannot be read ({error}).") from error
+        raise ImageFileError(f"This picture cannot be read ({error}).") from error
 
 
 def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
@@ -209,6 +219,8 @@ def _check_before_decoding(picture: "Image.Image", content: bytes, spec: InputSp
     """
     if picture.format == "JPEG" and (scans := content.count(b"\xff\xda")) > _MAX_SCANS:
         raise ImageFileError(f"The JPEG image has {scans} scans, more than {_MAX_SCANS}: save it again.")
+    if content[:2] in (b"P1", b"P2", b"P3"):  # decoded digit by digit, which takes minutes
+        raise ImageFileError("The PPM image is written in plain text: save it as binary PPM or PNG.")
     expected = (spec.width, spec.height)
     if spec.resize == "refuse" and expected not in (picture.size, picture.size[::-1]):  # EXIF may turn it
         raise _wrong_size(picture, spec)

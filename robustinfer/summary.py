@@ -108,7 +108,7 @@ def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float
         alpha=one.alpha,
         bound=one.bound,
         procedure=one.procedure,
-        data=header.data,
+        data=header.data_name,
         model=header.model,
         accuracies=tuple(_accuracy(entries, radius, one.alpha) for radius in radii or _radii(correct)),
     )

@@ -122,12 +122,13 @@ def distill(
     epochs: int | None = None,
     temperature: float = 1.0,
     root: str | Path = "data",
+    data: str | None = None,
     resume: bool = False,
     device: str = "auto",
     watcher: Watcher | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Run:
-    """Train a student of the run's ensemble into the run folder `out`.
+    """Train a student of the run's ensemble into the run folder `out`, on the run's data set or on `data`.
 
     It has the run's recipe but for boosting, and by default as many epochs as all stages of the run had together.
     """
@@ -136,6 +137,7 @@ def distill(
     if not temperature > 0:
         raise SettingError(f"Expected a temperature above 0, found {temperature!r}.")
     recipe = student_recipe(run, epochs=epochs)
+    recipe = recipe if data is None else recipe.replace(data=data)
     booster = partial(DistillationBooster, teacher=run, temperature=temperature)
     return train(recipe, out, root=root, resume=resume, device=device, watcher=watcher, stop=stop, booster=booster)
 

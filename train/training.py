@@ -44,6 +44,7 @@ def train(
     device: str = "auto",
     threads: int | None = None,
     download: bool = False,
+    skip_unreadable: int = 0,
     watcher: Watcher | None = None,
     announce: Callable[[Pace], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -52,6 +53,7 @@ def train(
     """Train by the recipe and return the run folder `out`; with `resume`, resume an interrupted one.
 
     With `start` members start from its parameters instead of random ones, and have its architecture.
+    Up to `skip_unreadable` files that cannot be read are left out.
     `threads` of torch on a CPU: None leaves them as they are, 0 takes those that the run was begun with or, for a new
     one, those that a few timed steps show to be fastest. `announce` is told what the training will take.
     As soon as `stop` answers True the training writes a checkpoint and raises `StoppedError`; it is asked after
@@ -64,7 +66,7 @@ def train(
     deterministic = torch.backends.cudnn.flags(deterministic=True, benchmark=False)
     with joined as processes, deterministic, _threads_as_before():
         keep_freed_memory(processes.device)
-        whole = load_data(recipe.data, root=root, size=recipe.size, download=download)
+        whole = load_data(recipe.data, root=root, size=recipe.size, download=download, skip_unreadable=skip_unreadable)
         data, held_out = _parts(recipe, whole)
         member = Run(Path(out), recipe, data.classes, data.input).fresh_member(seed=0)
         check_stage(recipe, data, member, processes)

@@ -1,5 +1,6 @@
 """`robust certify`: certificates for image files, or for a data set."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,8 @@ from .options import (
     Radius,
     Seed,
     Sigma,
+    SkipUnreadable,
+    Split,
     Threads,
     Tolerance,
 )
@@ -35,7 +38,12 @@ __all__ = ["command"]
 def command(
     model: Model,
     images: Annotated[
-        list[Path] | None, typer.Argument(metavar="[IMAGE...]", help="PNG, JPEG or npy files.", show_default=False)
+        list[Path] | None,
+        typer.Argument(
+            metavar="[IMAGE|FOLDER...]",
+            help="PNG, JPEG, PPM, WebP or npy files, or folders of them: pictures without labels.",
+            show_default=False,
+        ),
     ] = None,
     n: N = CERTIFY_N,
     alpha: Alpha = 0.001,
@@ -53,14 +61,29 @@ def command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Certify a data set: digits, mnist:DIR, cifar10:DIR, folder:PATH, npz:PATH, or the folder of the data "
-            "set the model was trained on.",
+            help="Certify a data set with labels: digits, mnist:DIR, folder:PATH, npz:FILE, csv:FILE, ... "
+            "(docs/data.md), or the folder of the data set the model was trained on.",
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Output file of a data set.")] = Path("certificates.jsonl"),
-    every: Annotated[int, typer.Option(help="Use every Nth image of the data set.", min=1)] = 1,
-    limit: Annotated[int | None, typer.Option(help="Maximum number of images.", min=1, show_default=False)] = None,
+    split: Split = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Output file: .jsonl, or .csv for images without labels.",
+            show_default="certificates.jsonl of a data set, else stdout",
+        ),
+    ] = None,
+    every: Annotated[int, typer.Option(help="Use every Nth image.", min=1)] = 1,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="Maximum number of images; of a set that lists class after class, equally many of each class.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    skip_unreadable: SkipUnreadable = 0,
     shard: Annotated[
         str | None, typer.Option(help="This process's share of the images, i/n.", show_default="RANK/WORLD_SIZE")
     ] = None,
@@ -76,10 +99,12 @@ def command(
     """Label images, and say within which radius the label cannot be changed.
 
     For image files, one certificate each. For a data set, certificates stream into a JSONL file (run the same command
-    again to resume after an interruption), followed by a table and a plot.
+    again to resume after an interruption), followed by a table and a plot. Of a set without train and test parts,
+    every fifth image is a test image; a model that was not trained here is certified on all of it.
 
     [bold]robust certify quickstart/digits.onnx quickstart/images/five.png[/bold]
     [bold]robust certify quickstart/digits.onnx quickstart/images/five.png --radius 0.5[/bold]
+    [bold]robust certify quickstart/digits.onnx quickstart/images --out answers.csv[/bold]
     [bold]robust certify mnist.onnx --data mnist:data --every 20 --out mnist.jsonl[/bold]
     """
     from ..card import Card
@@ -96,33 +121,61 @@ def command(
         "bound": bound, "n0": n0, "sigma": sigma, "domain": domain, "noise": noise, "members": members,
     }  # fmt: skip
     settings = {name: value for name, value in asked.items() if value is not None}
+    choice: dict[str, Any] = {"every": every, "limit": limit, "skip": skip_unreadable, "seed": seed}
     if data is None:
-        _certify_files(predictor, files, settings, seed, json)
+        _certify_files(predictor, files, out, settings, json, **choice)
     else:
-        _certify_data(predictor, data, out, plot, settings, seed, json, every=every, limit=limit, shard=shard)
+        place = out or Path("certificates.jsonl")
+        _certify_data(predictor, data, place, plot, settings, json, split=split, shard=shard, **choice)
 
 
-def _certify_files(predictor: Any, files: list[Path], settings: dict[str, Any], seed: int | None, json: bool) -> None:
-    from ..images import read_image
+def _certify_files(
+    predictor: Any,
+    paths: list[Path],
+    out: Path | None,
+    settings: dict[str, Any],
+    json: bool,
+    *,
+    every: int,
+    limit: int | None,
+    skip: int,
+    seed: int | None,
+) -> None:
+    from ..certificate_table import check_table, write_certificates
+    from ..data import choose_readable, unlabelled_images
 
-    images = [read_image(file, predictor.card.input) for file in files]
-    total = None if settings.keys() & {"radius", "tolerance", "deadline"} else len(files) * settings["n"]
+    if out is not None:
+        check_table(out)
+    data = unlabelled_images(paths, predictor.card)
+    numbers, left_out = choose_readable(data, every=every, limit=limit, allowed=skip)
+    tell_left_out(left_out)
+    chosen = [int(number) for number in numbers]
+    total = None if settings.keys() & {"radius", "tolerance", "deadline"} else len(chosen) * settings["n"]
     with interruptible() as stop, progress("certifying", total) as advance:
         # One image is what `Predictor.certify` is called with; more are a data set, whose seeds are derived.
-        seeds = {"seeds": [seed]} if seed is not None and len(files) == 1 else {"seed": seed}
-        certificates = predictor.certify_many(images, **seeds, stop=stop, progress=advance, **settings)
-        unfinished = 0
-        for file, image, certificate in zip(files, images, certificates, strict=True):
-            if certificate.abstained and certificate.stopped == "interrupted":
-                unfinished += 1
-                continue
-            plain = remark(predictor, file, image, certificate)
+        one = seed is not None and len(data) == 1
+        seeds = {"seeds": [seed]} if one else {"seed": seed, "numbers": chosen}
+        images = (data.read(number) for number in chosen)
+        found = predictor.certify_many(images, **seeds, stop=stop, progress=advance, **settings)
+        plain: list[dict[str, Any]] = []
+
+        def answers() -> Iterator[tuple[str, Any]]:
+            for number, certificate in zip(chosen, found, strict=True):
+                if not (certificate.abstained and certificate.stopped == "interrupted"):
+                    file = data.files[number]
+                    plain.append(remark(predictor, Path(file), data.read(number), certificate))
+                    yield file, certificate
+
+        for file, certificate in answers() if out is None else write_certificates(out, answers()):
             if json:
-                print_json({"file": str(file), "plain": plain} | certificate.to_json())
-            else:
+                print_json({"file": file, "plain": plain[-1]} | certificate.to_json())
+            elif out is None:
                 print_text(f"{file}: {describe(certificate)}")
+    done = len(plain)
+    if out is not None:
+        note(f"{done} certificates are in {out}.")
     if stop.is_set():
-        note(f"Stopped: {unfinished} of {len(files)} images have no certificate.")
+        note(f"Stopped: {len(chosen) - done} of {len(chosen)} images have no certificate.")
         raise typer.Exit(130)
 
 
@@ -136,28 +189,42 @@ def describe(certificate: Any) -> str:
     return f"{certificate.class_name}, radius {format_radius(certificate.radius, 4)} ({used})"
 
 
+def tell_left_out(left_out: dict[int, str]) -> None:
+    """Name and count the files that are left out because they cannot be read."""
+    for sentence in left_out.values():
+        note(f"left out: {sentence}")
+    if left_out:
+        note(f"{len(left_out)} unreadable files are left out.")
+
+
 def _certify_data(
     predictor: Any,
     data: str,
     out: Path,
     plot: Path | None,
     settings: dict[str, Any],
-    seed: int | None,
     json: bool,
     *,
+    split: str,
+    shard: str | None,
     every: int,
     limit: int | None,
-    shard: str | None,
+    skip: int,
+    seed: int | None,
 ) -> None:
     from ..certificate_file import certify_data, shard_path
-    from ..data import load_images, parse_shard
+    from ..data import choose_readable, load_images, parse_shard
     from .summary import show
 
     part = parse_shard(shard)
     path = shard_path(out, part)
-    images = load_images(data, predictor.card)
-    count = len(range(0, len(images), every)[:limit][part[0] :: part[1]])
-    choice: dict[str, Any] = {"every": every, "limit": limit, "shard": part, "seed": seed}
+    images = load_images(data, predictor.card, split=split)
+    if images.rule:
+        note(f"{images.rule} --split train, test or all chooses otherwise.")
+    numbers, left_out = choose_readable(images, every=every, limit=limit, allowed=skip)
+    tell_left_out(left_out)
+    count = len(numbers[part[0] :: part[1]])
+    choice: dict[str, Any] = {"every": every, "numbers": numbers, "shard": part, "seed": seed}
     with interruptible() as stop, progress(f"certifying {count} images", count) as advance:
         done = sum(1 for _ in certify_data(predictor, images, path, stop=stop, progress=advance, **choice, **settings))
     if done < count:

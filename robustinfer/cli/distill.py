@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..data_spec import IN_ROOT, place_data
 from ..extras import needed
 from .console import note, print_json, print_text
 
@@ -19,8 +20,12 @@ def command(
     ] = None,
     temperature: Annotated[float, typer.Option(help="Softens the ensemble's scores.")] = 1.0,
     data: Annotated[
-        Path, typer.Option(help="Folder that holds MNIST/raw, cifar-10-batches-py or imagenet/{train,val}.")
-    ] = Path("data"),
+        str | None,
+        typer.Option(
+            help="The run's data set, or the folder that holds it, if it lies elsewhere now.",
+            show_default="the run's; mnist, cifar10 and imagenet lie in data/",
+        ),
+    ] = None,
     images: Annotated[
         int | None, typer.Option(help="Number of test images to compare on.", min=1, show_default="all")
     ] = None,
@@ -50,6 +55,7 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     teacher = Run.open(run)
+    name, root = place_data(data, teacher.recipe.data)
     folder = out if out is not None else run.with_name(f"{run.name}-student")
     with watching(student_recipe(teacher, epochs=epochs)) as watcher, stoppable(watcher, folder) as stop:
         student = distill(
@@ -57,14 +63,15 @@ def command(
             folder,
             epochs=epochs,
             temperature=temperature,
-            root=data,
+            root=root,
+            data=name,
             resume=resume,
             device=device,
             watcher=watcher,
             stop=stop,
         )
-    own = teacher.recipe.data in ("mnist", "cifar10", "imagenet")
-    tests = load_test_images(str(data) if own else None, teacher.recipe.data, images=images, model=teacher)
+    place = f"{name}:{root}" if name in IN_ROOT else name
+    tests = load_test_images(place, teacher.recipe.data, images=images, model=teacher)
     settings = EvaluationSettings(restarts=restarts, n=n)
     found = compare(teacher, student, tests, settings, device=choose_device(device))
     if json:

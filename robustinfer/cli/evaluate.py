@@ -8,6 +8,7 @@ import typer
 from ..errors import SettingError
 from ..extras import needed
 from .console import note, print_json, print_text, progress
+from .options import SkipUnreadable, Split
 
 __all__ = ["command"]
 
@@ -17,11 +18,13 @@ def command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Test images: digits, mnist:DIR, cifar10:DIR, imagenet:DIR, folder:PATH, npz:PATH, or the folder of "
-            "the data set the model was trained on.",
+            help="Test images: digits, mnist:DIR, folder:PATH, npz:FILE, csv:FILE, ... (docs/data.md), or the folder "
+            "of the data set the model was trained on.",
             show_default="what it was trained on",
         ),
     ] = None,
+    split: Split = "auto",
+    skip_unreadable: SkipUnreadable = 0,
     attack: Annotated[str, typer.Option(help="pgd, apgd-ce, apgd-t, autoattack, or none.")] = "pgd",
     delta: Annotated[
         float | None, typer.Option(help="Radius of the attack, in pixel units.", show_default="the model's threat")
@@ -79,19 +82,24 @@ def command(
     chosen = choose_device(device)
     if not target.exists():
         raise SettingError(f"{target} is not a run folder or a model file.")
+    reading: dict[str, Any] = {"images": images, "split": split, "skip_unreadable": skip_unreadable}
     if target.is_dir():
         run = Run.open(target)
-        found = load_test_images(data, run.recipe.data, images=images, model=run)
+        found = load_test_images(data, run.recipe.data, model=run, **reading)
         parts = (len(run.stages) if prefixes else 1) + (len(run.stages) > 1)
         passes = 2 if certify and run.recipe.smoothed else 1
         with progress("evaluate", total=parts * passes * len(found)) as advance:
             result = evaluate_run(run, found, settings, device=chosen, progress=lambda _, done: advance(done))
     else:
         card = Predictor.load(target).card
-        trained_on = str(dict(card.training.get("recipe") or {}).get("data", "digits"))
-        found = load_test_images(data, trained_on, images=images, model=card)
+        recipe = dict(card.training.get("recipe") or {})
+        if data is None and not recipe:
+            raise SettingError(f"{target.name} does not say what it was trained on: give test images with --data.")
+        found = load_test_images(data, str(recipe.get("data", "")), model=card, foreign=not recipe, **reading)
         with progress("evaluate", total=len(found)) as advance:
             result = evaluate_model(target, found, settings, device=chosen, progress=lambda _, done: advance(done))
+    if found.rule:
+        note(f"{found.rule} --split train, test or all chooses otherwise.")
     if attack != "none" and result.attack == "none":
         note(f"{target.name} was not attacked: torch cannot differentiate it. Give the run folder or a .pt file.")
     print_json(result.to_json()) if json else _print_table(result)

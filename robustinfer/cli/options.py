@@ -28,6 +28,8 @@ __all__ = [
     "Radius",
     "Seed",
     "Sigma",
+    "SkipUnreadable",
+    "Split",
     "Threads",
     "Tolerance",
 ]
@@ -61,6 +63,17 @@ Batch = Annotated[int | None, typer.Option(help="Samples per engine run.", show_
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N. A device you name is used or refused.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per answer, and nothing else, to stdout.")]
 Threads = Annotated[int | None, typer.Option(help="Threads per engine run.", show_default="all cores")]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="The part of a data set: train, test, all; auto is test, or all of a set without parts for a model "
+        "that was not trained here."
+    ),
+]
+SkipUnreadable = Annotated[
+    int,
+    typer.Option(metavar="N", help="Leave out up to N unreadable files, named on stderr; more are an error.", min=0),
+]
 PassphraseFile = Annotated[
     Path | None,
     typer.Option(help="File with the key's passphrase. Default: ROBUST_KEY_PASSPHRASE, or none.", show_default=False),

@@ -44,7 +44,9 @@ def show(paths: Sequence[Path], *, plot: Path | None, json: bool, radii: Sequenc
     header, entries = merge(paths)
     summary = summarize(header, entries, radii=radii)
     target = plot or _beside(paths)
-    plot_certified_accuracy({f"{header.model['name']}, sigma {summary.sigma:g}": entries}, target, title=header.data)
+    plot_certified_accuracy(
+        {f"{header.model['name']}, sigma {summary.sigma:g}": entries}, target, title=header.data_name
+    )
     if json:
         print_json(summary.to_json())
     else:

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..data_spec import place_data
 from ..extras import needed
 from .console import note, print_json, print_text
+from .options import SkipUnreadable
 from .recipes import list_recipes
 
 if TYPE_CHECKING:
@@ -22,8 +24,13 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/RECIPE if not given.")] = None,
     data: Annotated[
-        Path, typer.Option(help="Folder that holds MNIST/raw, cifar-10-batches-py or imagenet/{train,val}.")
-    ] = Path("data"),
+        str | None,
+        typer.Option(
+            help="Train on another data set than the recipe's: folder:PATH, npz:FILE, mnist:DIR, ... (docs/data.md); "
+            "or the folder that holds the recipe's.",
+            show_default="the recipe's; mnist, cifar10 and imagenet lie in data/",
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
@@ -49,6 +56,7 @@ def command(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 measures what is fastest here.")] = 0,
     download: Annotated[bool, typer.Option("--download", help="Download mnist or cifar10 if it is missing.")] = False,
+    skip_unreadable: SkipUnreadable = 0,
     probe: Annotated[
         bool,
         typer.Option("--probe", help="Do not train: measure what bf16, channels_last and compile gain here."),
@@ -69,12 +77,14 @@ def command(
     from .training_progress import stoppable, watching
 
     chosen = Recipe.load(recipe).set(set_ or ())
+    name, root = place_data(data, chosen.data, download=download)
+    chosen = chosen.replace(data=name)
     if probe:
         from robust.train.probe import probe_options
 
         if threads:
             torch.set_num_threads(threads)
-        report = probe_options(chosen, root=data, device=device, download=download, progress=note)
+        report = probe_options(chosen, root=root, device=device, download=download, progress=note)
         print_json(report.to_json()) if json else print_text(report.table())
         return
     start = _start(from_, parameters, mean, std)
@@ -84,11 +94,12 @@ def command(
             chosen,
             folder,
             start=start,
-            root=data,
+            root=root,
             resume=resume,
             device=device,
             threads=threads,
             download=download,
+            skip_unreadable=skip_unreadable,
             watcher=watcher,
             announce=None if watcher is None else watcher.announce,
             stop=stop,

@@ -67,14 +67,15 @@ def command(
     from ..images import read_image
     from ..predictor import Predictor
 
-    if (image is None) == (data is None):
+    if (image is not None and data is not None) or (image is None and data is None and index is None):
         raise SettingError(
             "Give the certified image with --image, or its data set with --data and its number with --index."
         )
     if index is None:
         found = Certificate.loads(certificate.read_bytes())
     else:
-        entries = {entry.index: entry for entry in read_certificates(certificate)[1]}
+        header, found_entries = read_certificates(certificate)
+        entries = {entry.index: entry for entry in found_entries}
         if index not in entries:
             raise SettingError(f"{certificate} holds no certificate of image {index}.")
         found = entries[index].certificate
@@ -84,7 +85,7 @@ def command(
     elif index is None:
         raise SettingError("--data needs --index, the number of the image.")
     else:
-        pixels = load_images(data or "", predictor.card).read(index)
+        pixels = load_images(data or header.data, predictor.card, split=header.split or "test").read(index)
     replay = predictor.verify(found, pixels, other_model=other_model, max_flips=max_flips)
     # Certificates of 0.1 carry one sentence for all kinds of noise, which says more than some of them prove.
     proven = found.guarantee if replay.ok and not found.abstained else None

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..card import CARD_KEY, Card
-from ..errors import ModelFileError
+from ..errors import MissingModelError, ModelFileError
 from ..files import sha256
 
 __all__ = ["Engine", "Loaded", "card_in_archive", "first_line", "good_batch", "load_engine"]
@@ -57,7 +57,7 @@ def load_engine(path: str | os.PathLike[str], *, device: str, threads: int | Non
     """Open a model file with the engine that its suffix names."""
     file = Path(path)
     if not file.is_file():
-        raise ModelFileError(f"There is no model file {file}.")
+        raise MissingModelError(f"There is no model file {file}.")
     suffix = file.suffix.lower()
     if suffix == ".onnx":
         from .onnx import OnnxEngine

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..card import CARD_KEY, Card
-from ..errors import CardError, ModelFileError
+from ..errors import CardError, MissingModelError, ModelFileError
 from . import load_engine
 from .engine import card_in_archive, first_line
 from .external import model_digest, model_files
@@ -49,7 +49,7 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
     file = Path(path)
     suffix = file.suffix.lower()
     if not file.is_file():
-        raise ModelFileError(f"There is no model file {file}.")
+        raise MissingModelError(f"There is no model file {file}.")
     if suffix not in _FORMATS:
         raise ModelFileError(f"Expected a model file that ends in .onnx, .pt or .pt2, found {file.name}.")
     basics: dict[str, Any] = {

@@ -123,7 +123,7 @@ def _certificate_sets(paths: Sequence[Path]) -> tuple[CertificateSet, ...]:
     groups: dict[str, list[Path]] = {}
     for path in paths:
         header, _ = read_certificates(path)
-        data = (header.data, header.data_digest, header.total)
+        data = (header.data_name, header.split, header.data_digest, header.total)
         key = repr((sorted(header.model.items()), sorted(header.settings.items()), data))
         groups.setdefault(key, []).append(path)
     sets = []
@@ -141,7 +141,7 @@ def _with_pictures(material: Material, model: Path | None, data: str | None) -> 
         return material
     card = Predictor.load(file, device="cpu", digest=first.header.model["digest"]).card
     try:
-        images = load_images(data or first.header.data, card)
+        images = load_images(data or first.header.data, card, split=first.header.split or "test")
         images.read(int(np.max([entry.index for entry in first.entries])))
     except (RobustinferError, IndexError) as error:
         if data is not None:

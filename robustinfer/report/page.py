@@ -153,7 +153,7 @@ def _certificate_rows(found: CertificateSet) -> dict[str, str]:
     return {
         "model": f"{header.model['name']}, version {header.model['version']}",
         "model digest": header.model["digest"],
-        "data": f"{header.data}, {len(found.entries)} of {header.total} images",
+        "data": f"{header.data_name}, {len(found.entries)} of {header.total} images",
         "bound": f"{one.bound}, {one.method}",
         "noise": f"{one.noise}, sigma {one.sigma:g}, seed {header.seed}{_chosen(header)}",
         **settings,

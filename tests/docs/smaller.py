@@ -25,6 +25,7 @@ _OPTIONS = {
 }
 # What stands on a page, and what stands for it here. A placeholder is a whole word.
 _REPLACED = {
+    r"(?<= train )(.*)--data DIR": r"\1--data digits",
     r"--data cifar10:\S+": "--data digits",  # the small model is one of digits
     r"--n 100000\b": "--n 300",
     r"(?<!\S)RUN(?!\S)": "quickstart/run",

@@ -113,16 +113,16 @@ def test_another_size_is_resized_only_where_the_card_says_so() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "not a PNG, JPEG or npy"),
-        (b"hello", "not a PNG, JPEG or npy"),
-        (encoded(np.moveaxis(PIXELS, 0, 2))[:60], "PNG or JPEG image cannot be read"),
+        (b"", "not a PNG, JPEG, PPM, WebP or npy"),
+        (b"hello", "not a PNG, JPEG, PPM, WebP or npy"),
+        (encoded(np.moveaxis(PIXELS, 0, 2))[:60], "picture cannot be read"),
         (npy(PIXELS)[:100], "npy file cannot be read"),
         (npy(PIXELS)[:150], "npy file cannot be read"),
         (npy(np.array([{"a": 1}], dtype=object), allow_pickle=True), "holds Python objects"),
         (npy(np.zeros((3, 300, 300), np.uint8)), "more than 4000 values"),
         (encoded(np.zeros((300, 300, 3), np.uint8)), "300 x 300 pixels, more than 1000"),
         (encoded(np.zeros((4, 5), np.uint16)), "Expected 8 bits per channel"),
-        (encoded(np.zeros((4, 5, 3), np.uint8), "GIF"), "not a PNG, JPEG or npy"),
+        (encoded(np.zeros((4, 5, 3), np.uint8), "GIF"), "not a PNG, JPEG, PPM, WebP or npy"),
     ],
 )
 def test_files_that_are_no_images(content: Any, sentence: Any) -> None:

@@ -7,20 +7,22 @@ held out of the training split (`ImageData.split`).
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from robustinfer.card import InputSpec, Resize
-from robustinfer.data import class_folders, class_numbers, digits, imagenet_folder, npz_arrays
-from robustinfer.errors import DataError
-from robustinfer.vision import vision_arrays
+from robustinfer.data import source_labels
+from robustinfer.data_source import Source, open_source
+from robustinfer.data_spec import parse_data
+from robustinfer.data_splits import choose
 
-from .pixels import Pixels, TensorPixels, folder_input, folder_pixels
+from .pixels import Pixels, TensorPixels, picture_input, picture_pixels, unreadable_numbers
 
 __all__ = ["ImageData", "Model", "load_data"]
 
@@ -39,7 +41,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images, labels and the names of the classes. `indices` chooses a part of the images, None all of them."""
+    """Images, labels and the names of the classes. `indices` chooses a part of the images, None all of them.
+
+    Images of the same number in `groups` (frames of one track, slices of one patient) stay together in a split. `rule`
+    says how test images were told from training images, if the set does not.
+    """
 
     name: str
     pixels: Pixels
@@ -47,6 +53,8 @@ class ImageData:
     classes: tuple[str, ...]
     indices: Tensor | None = None
     resize: Resize = "refuse"
+    groups: Tensor | None = None
+    rule: str = ""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,17 +72,34 @@ class ImageData:
     def subset(self, numbers: Tensor) -> "ImageData":
         """These images only."""
         indices = numbers if self.indices is None else self.indices[numbers]
-        return dataclasses.replace(self, labels=self.labels[numbers], indices=indices)
+        groups = None if self.groups is None else self.groups[numbers]
+        return dataclasses.replace(self, labels=self.labels[numbers], indices=indices, groups=groups)
 
     def head(self, count: int) -> "ImageData":
-        """The first `count` images, or all if there are fewer."""
-        return self if count >= len(self) else self.subset(torch.arange(count))
+        """The first `count` images, or all if there are fewer; of a set that lists class after class, as folders do,
+
+        equally many of each class.
+        """
+        return self if count >= len(self) else self.subset(torch.from_numpy(choose(self.labels.numpy(), limit=count)))
 
     def split(self, fraction: float) -> tuple["ImageData", "ImageData"]:
-        """Training and held-out images; the same ones for the same data and fraction."""
+        """Training and held-out images; the same ones for the same data and fraction. Groups stay whole."""
+        if self.groups is not None:
+            return self._split_groups(fraction)
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(_SPLIT_SEED))
         held_out = round(len(self) * fraction)
         return self.subset(order[held_out:].sort().values), self.subset(order[:held_out].sort().values)
+
+    def _split_groups(self, fraction: float) -> tuple["ImageData", "ImageData"]:
+        """Whole groups are held out until they have at least this fraction of the images."""
+        assert self.groups is not None
+        found = np.unique(self.groups.numpy(), return_counts=True)
+        names, sizes = map(torch.from_numpy, found)
+        order = torch.randperm(len(names), generator=torch.Generator().manual_seed(_SPLIT_SEED))
+        before = sizes[order].cumsum(0) - sizes[order]
+        chosen = names[order[before < round(len(self) * fraction)]]
+        held_out = torch.isin(self.groups, chosen)
+        return self.subset((~held_out).nonzero().flatten()), self.subset(held_out.nonzero().flatten())
 
     def digest(self) -> str:
         """The SHA-256 of images, labels and classes, as `sha256:` and 64 digits."""
@@ -99,50 +124,44 @@ def load_data(
     size: int = 0,
     model: Model | None = None,
     download: bool = False,
+    skip_unreadable: int = 0,
+    foreign: bool = False,
 ) -> ImageData:
-    """The `train` or `test` split of `digits`, `mnist`, `cifar10`, `imagenet`, `folder:PATH` or `npz:PATH`.
+    """The `train` or `test` split of a data set (`robustinfer.data_spec`), or `all` of it.
 
-    `root` is where mnist, cifar10 and imagenet lie. Files of folders are read as `model` (a run or a card) takes them,
-    with its classes; before there is a model, `size` is the side of its images.
+    `root` is where mnist, cifar10 and imagenet lie if their name does not say it. Files are read as `model` (a run or a
+    card) takes them, with its classes; before there is a model, `size` is the side of its images. Up to
+    `skip_unreadable` files that cannot be read are left out, with a warning that names them. A `foreign` model is one
+    that was not trained here (`open_source`).
     """
-    if split not in ("train", "test"):
-        raise DataError(f"A split is train or test; found {split!r}.")
-    kind, _, path = name.partition(":")
-    if kind == "folder" and path:
-        return _folder(name, Path(path), split, size, model)
-    if name == "imagenet":
-        return _folder(name, imagenet_folder(root), split, size or 224, model)
-    if kind == "npz" and path:
-        return _npz(name, Path(path), split)
-    loaders: dict[str, Callable[[], ImageData]] = {
-        "digits": lambda: _digits(split),
-        "mnist": lambda: _vision("mnist", root, split, download),
-        "cifar10": lambda: _vision("cifar10", root, split, download),
-    }
-    if name not in loaders:
-        raise DataError(f"A data set is {', '.join(loaders)}, imagenet, folder:PATH or npz:PATH; found {name!r}.")
-    return loaders[name]()
+    spec = parse_data(name)
+    source = open_source(spec, split, root=root, download=download, foreign=foreign)
+    if source.images is not None:
+        labels, groups = torch.from_numpy(source.labels), _group_numbers(source)
+        images = TensorPixels(torch.from_numpy(source.images))
+        return ImageData(name, images, labels, source.classes, groups=groups, rule=source.rule)
+    if model is None and spec.kind == "imagenet":
+        size = size or 224
+    return _pictures(name, source, size, model, skip_unreadable)
 
 
-def _folder(name: str, path: Path, split: str, size: int, model: Model | None) -> ImageData:
-    files, labels, found = class_folders(path, split)
-    spec = folder_input(path, files, size) if model is None else model.input
-    classes = tuple(found) if model is None else tuple(model.classes)
-    numbers = torch.from_numpy(class_numbers(path, found, classes))
-    return ImageData(name, folder_pixels(path, files, spec), numbers[labels], classes, resize=spec.resize)
+def _pictures(name: str, source: Source, size: int, model: Model | None, allowed: int) -> ImageData:
+    """Encoded pictures, without those that cannot be read."""
+    if model is None:
+        source, spec = picture_input(source, size, allowed=allowed)
+    else:
+        spec = model.input
+    left_out = unreadable_numbers(source, spec, allowed=allowed) if allowed else []
+    if left_out:
+        source = source.take([number for number in range(len(source)) if number not in set(left_out)])
+    classes = source.classes if model is None else tuple(model.classes)
+    numbers = torch.from_numpy(source_labels(source, classes))
+    pixels = picture_pixels(source, spec)
+    groups = _group_numbers(source)
+    return ImageData(name, pixels, numbers, classes, resize=spec.resize, groups=groups, rule=source.rule)
 
 
-def _vision(name: str, root: str | Path, split: str, download: bool) -> ImageData:
-    images, labels, classes = vision_arrays(name, split, root, download=download)
-    return ImageData(name, TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels), classes)
-
-
-def _digits(split: str) -> ImageData:
-    images, labels = digits(split)
-    classes = tuple(str(digit) for digit in range(10))
-    return ImageData("digits", TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels), classes)
-
-
-def _npz(name: str, path: Path, split: str) -> ImageData:
-    images, labels, classes = npz_arrays(path, split)
-    return ImageData(name, TensorPixels(torch.from_numpy(images)), torch.from_numpy(labels), classes)
+def _group_numbers(source: Source) -> Tensor | None:
+    if source.groups is None:
+        return None
+    return torch.from_numpy(np.unique(source.groups, return_inverse=True)[1].reshape(-1).astype(np.int64))

@@ -1,7 +1,9 @@
 """Images by number: one tensor when the set fits into memory, files read on demand when it does not."""
 
 import hashlib
-from collections.abc import Sequence
+import io
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -12,10 +14,24 @@ import torch
 from torch import Tensor
 
 from robustinfer.card import InputSpec
+from robustinfer.data_source import Source
 from robustinfer.errors import DataError, InputError
-from robustinfer.images import picture_shape, read_image
+from robustinfer.images import decode_image, picture_shape, read_image
 
-__all__ = ["MEMORY", "FilePixels", "Pixels", "TensorPixels", "folder_input", "folder_pixels"]
+__all__ = [
+    "MEMORY",
+    "FilePixels",
+    "Pixels",
+    "TensorPixels",
+    "folder_input",
+    "folder_pixels",
+    "picture_input",
+    "picture_pixels",
+    "unreadable_numbers",
+]
+
+_log = logging.getLogger(__name__)
+_ADVICE = "Repair or remove it, or leave it out with --skip-unreadable."
 
 MEMORY = 4 * 2**30
 """Bytes of images up to which a folder is held in memory as one tensor."""
@@ -90,7 +106,7 @@ class FilePixels:
         try:
             return read_image(self.files[number], self.spec)
         except InputError as error:
-            raise DataError(f"{error} Repair or remove it.") from error
+            raise DataError(f"{error} {_ADVICE}") from error
 
     def digest(self) -> bytes:
         """The SHA-256 of names and sizes: reading every file of a large set would take as long as an epoch."""
@@ -108,26 +124,81 @@ def folder_pixels(root: Path, files: Sequence[Path], spec: InputSpec, *, memory:
     return TensorPixels(on_disk.take(torch.arange(len(files))))
 
 
+def picture_pixels(source: Source, spec: InputSpec) -> Pixels:
+    """The encoded pictures of a set, as a model of this input spec takes them."""
+    if source.files:
+        return folder_pixels(source.root, source.files, spec)
+    images = np.empty((len(source), *spec.shape), dtype=np.uint8)
+    for number in range(len(source)):
+        try:
+            images[number] = decode_image(source.content(number), spec)
+        except InputError as error:
+            raise DataError(f"{_place(source, number)}: {error} {_ADVICE}") from error
+    return TensorPixels(torch.from_numpy(images))
+
+
+def unreadable_numbers(source: Source, spec: InputSpec, *, allowed: int) -> list[int]:
+    """The pictures that cannot be read, which are logged; more than `allowed` are an error."""
+    return _refused(source, lambda number: decode_image(source.content(number), spec), allowed)
+
+
+def _refused(source: Source, look: Callable[[int], object], allowed: int) -> list[int]:
+    found = []
+    for number in range(len(source)):
+        try:
+            look(number)
+        except InputError as error:
+            found.append(number)
+            if len(found) > allowed:
+                raise DataError(
+                    f"More than {allowed} files are unreadable: {_place(source, number)}: {error} {_ADVICE}"
+                ) from error
+            _log.warning("left out: %s: %s", _place(source, number), error)
+    return found
+
+
+def _place(source: Source, number: int) -> str:
+    return str(source.files[number]) if source.files else f"picture {number} of {source.spec.short}"
+
+
+def picture_input(source: Source, size: int, *, allowed: int = 0) -> tuple[Source, InputSpec]:
+    """What a model of these pictures takes, and the set without up to `allowed` files that are no pictures."""
+    left_out = set(_refused(source, lambda number: _shape(source, number), allowed)) if allowed else set()
+    if left_out:
+        source = source.take([number for number in range(len(source)) if number not in left_out])
+    names = [Path(name).name for name in source.names] or [f"picture {number}" for number in range(len(source))]
+    shapes = ((name, _shape(source, number)) for number, name in enumerate(names))
+    return source, _common_input(source.spec.path, shapes, size)
+
+
+def _shape(source: Source, number: int) -> tuple[int, int, int]:
+    return picture_shape(source.files[number] if source.files else io.BytesIO(source.content(number)))
+
+
 def folder_input(root: Path, files: Sequence[Path], size: int) -> InputSpec:
     """What a model of these files takes: `size` x `size` pixels, or the size that all of them have if `size` is 0.
 
     It takes grey images if all files are grey, else colour.
     """
-    channels, first = 1, (0, 0)
-    for number, file in enumerate(files):
-        try:
-            own, *found = picture_shape(file)
-        except InputError as error:
-            raise DataError(f"{error} Repair or remove it.") from error
-        channels = max(channels, own)
-        if size and channels == 3:
-            break  # nothing more to learn
-        first = first if number else (found[0], found[1])
-        if not size and (found[0], found[1]) != first:
-            raise DataError(
-                f"The images of {root} have mixed sizes: {files[0].name} is {first[0]}x{first[1]}, "
-                f"{file.name} is {found[0]}x{found[1]}; set `size` to bring them to one."
-            )
+    return _common_input(str(root), ((file.name, picture_shape(file)) for file in files), size)
+
+
+def _common_input(root: str, shapes: Iterable[tuple[str, tuple[int, int, int]]], size: int) -> InputSpec:
+    channels, first, first_name = 1, (0, 0), ""
+    try:
+        for name, (own, height, width) in shapes:
+            channels = max(channels, own)
+            if size and channels == 3:
+                break  # nothing more to learn
+            if not first_name:
+                first, first_name = (height, width), name
+            if not size and (height, width) != first:
+                raise DataError(
+                    f"The images of {root} have mixed sizes: {first_name} is {first[0]}x{first[1]}, "
+                    f"{name} is {height}x{width}; set `size` to bring them to one (--set size=64)."
+                )
+    except InputError as error:
+        raise DataError(f"{error} {_ADVICE}") from error
     if size:
         return InputSpec(channels, size, size, resize="bilinear")
     return InputSpec(channels, *first)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from robustinfer import Predictor
+from robustinfer.data_spec import find_data, parse_data
 from robustinfer.errors import DataError, ModelFileError, SettingError
 from robustinfer.files import write_text
 
@@ -164,19 +165,22 @@ def evaluate_model(
 
 
 def load_test_images(
-    spec: str | None, trained_on: str, *, images: int | None = None, model: Model | None = None
+    spec: str | None,
+    trained_on: str,
+    *,
+    images: int | None = None,
+    model: Model | None = None,
+    split: str = "test",
+    skip_unreadable: int = 0,
+    foreign: bool = False,
 ) -> ImageData:
-    """The test split of a data set: named, or in this folder, or the one that the model was trained on.
+    """The test images of a data set: named, or in this folder, or the one that the model was trained on.
 
-    `images` takes that many of them, always the same ones. Files of folders are read as the `model` takes them.
+    `images` takes that many of them, always the same ones. Files are read as the `model` takes them; `split`,
+    `skip_unreadable` and `foreign` are those of `load_data`.
     """
-    name, _, path = (spec or trained_on).partition(":")
-    if spec is not None and Path(spec).is_dir():
-        name, path = trained_on.partition(":")[0], spec
-    if name in ("folder", "npz"):
-        data = load_data(f"{name}:{path}", split="test", model=model)
-    else:
-        data = load_data(name, split="test", root=path or "data", model=model)
+    found = parse_data(trained_on) if spec is None else find_data(spec, trained_on)
+    data = load_data(str(found), split=split, model=model, skip_unreadable=skip_unreadable, foreign=foreign)
     if images is None or images >= len(data):
         return data
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(_SUBSET_SEED))

@@ -72,7 +72,7 @@ def files(linear_model: LinearModel, tmp_path: Path) -> Path:
 
 WRONG = {
     "predict: missing model": (
-        "predict missing.onnx five.png", 1, "There is no model file missing.onnx."),
+        "predict missing.onnx five.png", 2, "There is no model file missing.onnx."),
     "predict: a JPEG for a model": (
         "predict photo.jpg five.png", 1, "Expected a model file that ends in .onnx, .pt or .pt2, found photo.jpg."),
     "predict: a JPEG called .onnx": ("predict photo.onnx five.png", 1, "photo.onnx is damaged, or not an ONNX model: "),
@@ -85,13 +85,13 @@ WRONG = {
         "predict model.onnx photo.jpg", 1, "photo.jpg: Expected an image of 8 x 8 pixels, found 32 x 32."),
     "predict: no picture at all": (
         "predict model.onnx text.txt", 1,
-        "text.txt: This is not a PNG, JPEG or npy image: its first bytes match none of them."),
+        "text.txt: This is not a PNG, JPEG, PPM, WebP or npy image: its first bytes match none of them."),
     "certify: no image": ("certify model.onnx", 2, "Give image files, or a data set with --data."),
     "certify: half a model": ("certify cut.onnx five.png", 1, "cut.onnx is damaged, or not an ONNX model: "),
     "certify: too few samples": (
         "certify model.onnx five.png --n 3", 2, "3 samples cannot certify anything at alpha = 0.001"),
     "certify: alpha of 2": ("certify model.onnx five.png --alpha 2", 2, "from 1e-09 to 0.5 for alpha, found 2.0"),
-    "certify: unknown data": ("certify model.onnx --data nowhere", 1, "nowhere"),
+    "certify: unknown data": ("certify model.onnx --data nowhere", 2, "nowhere"),
     "certify: a shard that is none": (
         "certify model.onnx --data digits --shard 2/2", 2, "Expected a shard i/n with i from 0 to n - 1"),
     "certify: a file where a folder is needed": (
@@ -100,7 +100,7 @@ WRONG = {
     "certify: another file is there": (
         "certify model.onnx --data digits --limit 1 --n 100 --out text.txt", 1,
         "text.txt is not a file of certificates as `robust certify --data` writes it."),
-    "inspect: missing": ("inspect missing.onnx", 1, "There is no model file missing.onnx."),
+    "inspect: missing": ("inspect missing.onnx", 2, "There is no model file missing.onnx."),
     "inspect: a JPEG": ("inspect photo.onnx", 1, "photo.onnx is damaged, or not an ONNX model: "),
     "summary: missing": ("summary missing.jsonl", 2, "There is no file missing.jsonl."),
     "summary: text": ("summary text.txt", 1, "text.txt is not a file of certificates as `robust certify --data` "),
@@ -112,7 +112,7 @@ WRONG = {
     "report: a model": (
         "report model.onnx", 2, "Expected a run folder or a .jsonl file of certificates, found model.onnx."),
     "report: an empty folder": ("report empty", 1, "empty holds neither a run nor certificates."),
-    "bench: missing": ("bench missing.onnx", 1, "There is no model file missing.onnx."),
+    "bench: missing": ("bench missing.onnx", 2, "There is no model file missing.onnx."),
     "bench: batches in words": (
         "bench model.onnx --batches many", 2, "Expected batch sizes such as 1,64,256, found 'many'."),
     "bench: a batch of none": ("bench model.onnx --batches 0", 2, "Expected batch sizes of at least 1, found '0'."),
@@ -126,7 +126,7 @@ WRONG = {
         "train digits-l2 --set stagse=3", 2, "A recipe has no setting `stagse`; did you mean `stages`?"),
     "evaluate: missing": ("evaluate missing", 2, "missing is not a run folder or a model file."),
     "evaluate: an empty folder": ("evaluate empty", 1, "empty is not a run folder: it has no recipe.toml"),
-    "serve: missing": ("serve missing.onnx", 1, "There is no model file missing.onnx."),
+    "serve: missing": ("serve missing.onnx", 2, "There is no model file missing.onnx."),
     "serve: a JPEG": (
         "serve photo.jpg", 1, "Expected a model file that ends in .onnx, .pt or .pt2, found photo.jpg."),
     "quickstart: a file where a folder is needed": (

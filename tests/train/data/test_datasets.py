@@ -70,9 +70,9 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     broken = write_images(tmp_path / "broken")
     (broken / "cat" / "0.png").write_bytes(b"no picture")
     for folder, sentence in (
-        (mixed, "of mixed sizes: .* is 8x8, odd.png is 4x5; set `size`"),
+        (mixed, "mixed sizes: .* is 8x8, odd.png is 4x5; set `size`"),
         (empty, "eel holds no images; fill it or remove it"),
-        (broken, "0.png: This is not a PNG, JPEG or npy image.*Repair or remove it"),
+        (broken, "0.png: This is not a PNG, JPEG, PPM, WebP or npy image.*Repair or remove it"),
         (tmp_path / "nothing", "There is no folder"),
     ):
         with pytest.raises(DataError, match=sentence):
@@ -80,9 +80,11 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_missing_sets_say_where_they_belong(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no complete mnist in .*--data, or add --download"):
+    with pytest.raises(
+        DataError, match=r"no complete mnist in .*--data mnist:DIR, or fetch it with: robust data mnist:\S+ --download"
+    ):
         load_data("mnist", root=tmp_path)
-    with pytest.raises(DataError, match="A data set is digits, mnist, cifar10, imagenet"):
+    with pytest.raises(DataError, match="A data set is digits, mnist:DIR, cifar10:DIR, imagenet:DIR, folder:PATH"):
         load_data("mmnist")
 
 
