@@ -179,6 +179,7 @@ PAGES = {
         "Greedy and minimax boosting, votes, students",
         dict.fromkeys(("minimax_digits", "minimax_mnist"), ("accuracy/minimax_digits.py", claims)),
     ),
+    "wrapped": Page("Wrapped classifiers beside their own pipelines", _scripts("accuracy", "wrapped")),
     "samples": Page("Samples, radii and bounds", _scripts("speed", "sample_economy", "bound_choice")),
     "speed": Page(
         "Speed of certificates, of the exported file and of serving",
