@@ -135,7 +135,7 @@ def measured(case: Case, files: Sequence[Path], images: Path, out: Path) -> dict
     from robust.export import wrap
 
     names = [str(number) for number in range(case.classes)]
-    wrapped = wrap(case.source, out, classes=names, sigma=SIGMA, images=images, limit=24, samples=24, **case.settings)
+    wrapped = wrap(case.source, out, classes=names, sigma=SIGMA, images=images, limit=100, samples=24, **case.settings)
     predictor = Predictor.load(out, device="cpu", threads=1)
     found = np.concatenate([predictor.scores(read_image(file, predictor.card.input)) for file in files])
     expected = case.own(files)
