@@ -142,8 +142,8 @@ class MemberVotes:
 class Certificate:
     """Label, radius, and everything needed to check them again.
 
-    Guarantee: no change of the image with l2 norm below `radius` (pixel units, after resizing) alters the label of the
-    smoothed classifier. The probability that this statement is wrong is at most `alpha`, over the noise of this one
+    Guarantee: the label of the smoothed classifier is the same for every image of the `domain` at an l2 distance below
+    `radius` (pixel units, after resizing). The probability that this statement is wrong is at most `alpha`, over the noise of this one
     certificate. An abstention (`label` None, `radius` 0) claims nothing and is never wrong.
 
     `counts` are the votes of the estimation samples and `invalid` those that voted for no class (scores not finite);
