@@ -261,6 +261,40 @@ def test_ctrl_c_between_files_prints_what_is_finished(
     assert "1 of 2 images have no certificate" in printed.err
 
 
+def test_verify_says_what_is_proven_in_its_own_words(robust: Callable[..., Printed], files: Path) -> None:
+    """A document without a domain carries the sentence of 0.1, which speaks of every change of the image."""
+    line = robust("certify", "model.onnx", "five.png", "--n", "300", "--seed", "7", "--json").out
+    document = json.loads(line)
+    assert not document["abstained"]
+    old = "no change of the image with l2 norm below the radius alters the label of the smoothed classifier; wrong with"
+    (files / "new.json").write_text(line)
+    del document["domain"]
+    (files / "old.json").write_text(json.dumps(document | {"guarantee": f"{old} probability at most alpha"}))
+    for name in ("new.json", "old.json"):
+        printed = robust("verify", name, "--model", "model.onnx", "--image", "five.png")
+        assert printed.code == 0
+        assert printed.out.splitlines()[1] == f"proven: {json.loads(line)['guarantee']}"
+
+
+def test_a_signed_line_lends_its_signature_to_no_other(robust: Callable[..., Printed], files: Path) -> None:
+    """The first of two lines of one image was looked up in the signatures, and the last one was replayed."""
+    work = ["certify", "model.onnx", "--data", "digits", "--limit", "2", "--n", "100", "--out"]
+    assert robust(*work, "one.jsonl", "--seed", "7").code == robust(*work, "two.jsonl", "--seed", "8").code == 0
+    assert robust("keygen", "key").code == robust("sign", "one.jsonl", "two.jsonl", "--key", "key").code == 0
+    check = ["verify", "one.jsonl", "--index", "0", "--key", "key.pub"]
+    assert robust(*check).code == 0
+    one, two = ((files / name).read_bytes().splitlines(keepends=True) for name in ("one.jsonl", "two.jsonl"))
+    for forged, sentence in (
+        ([*one, two[1]], "image 0 stands there twice"),
+        ([two[0], *one[1:]], "image 0 has another seed than the one that follows from the header"),
+        ([one[0].replace(b"digits", b"mnist"), *one[1:]], "The signature is of something else"),
+    ):
+        (files / "one.jsonl").write_bytes(b"".join(forged))
+        printed = robust(*check)
+        assert printed.code == 1
+        assert sentence in printed.err
+
+
 def test_one_image_has_the_noise_of_its_seed(robust: Callable[..., Printed], files: Path) -> None:
     predictor = Predictor.load(files / "model.onnx")
     image = read_image(files / "five.png", predictor.card.input)
