@@ -143,8 +143,8 @@ class Certificate:
     """Label, radius, and everything needed to check them again.
 
     Guarantee: the label of the smoothed classifier is the same for every image of the `domain` at an l2 distance below
-    `radius` (pixel units, after resizing). The probability that this statement is wrong is at most `alpha`, over the noise of this one
-    certificate. An abstention (`label` None, `radius` 0) claims nothing and is never wrong.
+    `radius` (pixel units, after resizing). The probability that this statement is wrong is at most `alpha`, over the
+    noise of this one certificate. An abstention (`label` None, `radius` 0) claims nothing and is never wrong.
 
     `counts` are the votes of the estimation samples and `invalid` those that voted for no class (scores not finite);
     the `n0` selection samples came before them, in `samples_used` both are counted. `n` is the number of estimation
