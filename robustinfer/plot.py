@@ -9,7 +9,7 @@ import numpy as np
 from .certificate_file import Entry
 from .extras import require
 from .files import replacing
-from .summary import CONFIDENCE
+from .summary import accuracy_interval
 
 __all__ = ["certified_accuracy_figure", "plot_certified_accuracy"]
 
@@ -26,14 +26,13 @@ def plot_certified_accuracy(curves: Mapping[str, Sequence[Entry]], path: Path, *
 def certified_accuracy_figure(curves: Mapping[str, Sequence[Entry]], *, title: str = "") -> Any:
     """Certified accuracy against radius, a step function, with a band of Clopper-Pearson intervals."""
     figures = require("matplotlib.figure", extra="report", why="A plot")
-    proportion = require("statsmodels.stats.proportion", extra="report", why="A plot with confidence bands")
     figure = figures.Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
     for (name, entries), colour in zip(curves.items(), _COLOURS * (1 + len(curves) // len(_COLOURS)), strict=False):
         radii, hits = _steps(entries)
-        low, high = proportion.proportion_confint(hits, len(entries), alpha=1 - CONFIDENCE, method="beta")
+        low, high = accuracy_interval(hits, len(entries))
         axes.step(radii, hits / len(entries), where="pre", color=colour, label=name, linewidth=1.6)
-        axes.fill_between(radii, np.nan_to_num(low), high, step="pre", color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(radii, low, high, step="pre", color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="l2 radius (pixels in [0,1])", ylabel="certified accuracy", ylim=(0, 1), title=title)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)

@@ -13,7 +13,7 @@ from .certificate_file import Entry, Header, read_certificates
 from .errors import CertificateError
 from .extras import require
 
-__all__ = ["Accuracy", "Summary", "merge", "summarize"]
+__all__ = ["Accuracy", "Summary", "accuracy_interval", "merge", "summarize"]
 
 CONFIDENCE = 0.95
 RHO = 0.001  # probability with which the high-probability accuracy may fail
@@ -121,15 +121,21 @@ def _linf(entries: Sequence[Entry]) -> list[float] | None:
     return known if len(known) == len(radii) else None
 
 
+def accuracy_interval(hits: Any, count: int) -> tuple[Any, Any]:
+    """The Clopper-Pearson interval for the accuracy on all images of this kind, if `hits` of `count` were right."""
+    statistics = require("statsmodels.stats.proportion", extra="report", why="Confidence intervals")
+    low, high = statistics.proportion_confint(hits, count, alpha=1 - CONFIDENCE, method="beta")
+    return np.nan_to_num(low), high
+
+
 def _radii(correct: Any) -> list[float]:
     """From 0 in steps of a quarter, as published tables have them, up to where nothing is certified."""
     return [0.25 * step for step in range(int(correct.max() / 0.25) + 2)]
 
 
 def _accuracy(entries: Sequence[Entry], radius: float, alpha: float) -> Accuracy:
-    statistics = require("statsmodels.stats.proportion", extra="report", why="A summary with confidence intervals")
     hits, count = sum(entry.correct and entry.correct_radius >= radius for entry in entries), len(entries)
-    low, high = statistics.proportion_confint(hits, count, alpha=1 - CONFIDENCE, method="beta")
+    low, high = accuracy_interval(hits, count)
     return Accuracy(radius, hits / count, float(low), float(high), _high_probability(hits / count, count, alpha))
 
 

@@ -15,6 +15,7 @@ from scipy.special import betainc, betaincinv, ndtri
 
 __all__ = [
     "binomial_p_value",
+    "clopper_pearson_interval",
     "clopper_pearson_lower",
     "clopper_pearson_upper",
     "format_radius",
@@ -48,6 +49,12 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: float) -> A
     k, n = np.asarray(k, dtype=np.float64), np.asarray(n, dtype=np.float64)
     lower = clopper_pearson_lower(n - k, n, alpha)
     return 1.0 - lower
+
+
+def clopper_pearson_interval(k: npt.ArrayLike, n: npt.ArrayLike, confidence: float) -> tuple[Any, Any]:
+    """Two-sided interval: for X ~ Bin(n, p), it misses p with probability at most 1 - confidence, for every p."""
+    alpha = (1.0 - confidence) / 2
+    return clopper_pearson_lower(k, n, alpha), clopper_pearson_upper(k, n, alpha)
 
 
 def binomial_p_value(k: int, n: int) -> float:

@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "robustinfer": ("robustinfer.smoothing", "robustinfer.engines"),
     "robustinfer.report": ("robustinfer", "robustinfer.smoothing", "robustinfer.engines"),
     **{room: ("robustinfer", *TRAIN[:place]) for place, room in enumerate(TRAIN)},
+    "robust.train.attacks": ("robustinfer", "robustinfer.smoothing", *TRAIN[: TRAIN.index("robust.train.attacks")]),
     "robust.train": ("robustinfer", *TRAIN),
     "robust.export.sampler": ("robustinfer", "robustinfer.smoothing"),
     "robust.export": (

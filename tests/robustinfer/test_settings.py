@@ -65,7 +65,7 @@ def test_the_command_line_has_exactly_these_options(mode: Any) -> None:
     from robustinfer.cli.main import app
 
     options = {option.name: option for option in typer.main.get_command(app).commands[mode].params}  # type: ignore[attr-defined]
-    other = {"model", "images", "device", "threads", "batch", "json", "plain", "url", "token"}
+    other = {"model", "card", "images", "device", "threads", "batch", "json", "plain", "url", "token"}
     assert set(options) - other - {"data", "out", "every", "limit", "shard", "plot"} == of(mode)
     for name in of(mode):
         assert options[name].help == SETTINGS[name].help

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import binomtest
+from robustinfer.smoothing.bounds import clopper_pearson_interval
 
 __all__ = ["Proportion"]
 
@@ -23,8 +23,7 @@ class Proportion:
     @property
     def interval(self) -> tuple[float, float]:
         """The interval: it misses the true proportion with probability at most 5 %."""
-        found = binomtest(self.count, self.images).proportion_ci(confidence_level=0.95, method="exact")
-        return float(found.low), float(found.high)
+        return clopper_pearson_interval(self.count, self.images, 0.95)
 
     def to_json(self) -> dict[str, Any]:
         """Proportion (as `rate`), count and interval."""

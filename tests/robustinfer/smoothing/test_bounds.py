@@ -25,6 +25,8 @@ def test_clopper_pearson_agrees_with_statsmodels_for_every_count_up_to_200(alpha
         lower, upper = proportion_confint(k, np.full(n + 1, n), alpha=2 * alpha, method="beta")
         assert np.abs(bounds.clopper_pearson_lower(k, n, alpha) - lower).max() < 1e-9
         assert np.abs(bounds.clopper_pearson_upper(k, n, alpha) - upper).max() < 1e-9
+        both = bounds.clopper_pearson_interval(k, n, 1 - 2 * alpha)
+        assert np.abs(np.stack(both) - np.stack([lower, upper])).max() < 1e-9
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 20, 53, 200])
