@@ -8,7 +8,7 @@ import typer
 from ..extras import needed
 from .console import note, print_json, print_text, program
 
-__all__ = ["command", "list_recipes"]
+__all__ = ["command", "recipe_lines"]
 
 
 def command(
@@ -24,7 +24,14 @@ def command(
     [bold]robust recipes --new folder --out my-images.toml[/bold]
     """
     if new is None:
-        list_recipes(json=json)
+        with needed(extra="train", why="robust recipes"):
+            from robust.train.recipe import Recipe, builtin_recipes
+
+        if json:
+            print_json({name: Recipe.load(name).to_json() for name in builtin_recipes()})
+            return
+        print_text(recipe_lines())
+        note(f"Train one with: {program()} train RECIPE; start your own with: {program()} recipes --new folder")
         return
     with needed(extra="train", why="robust recipes"):
         from robust.train.recipe import recipe_template
@@ -40,16 +47,11 @@ def command(
     print_json({"file": str(file)}) if json else print_text(str(file))
 
 
-def list_recipes(*, json: bool) -> None:
-    """Print the built-in recipes."""
+def recipe_lines() -> str:
+    """The built-in recipes, one line each."""
     with needed(extra="train", why="robust recipes"):
         from robust.train.recipe import Recipe, builtin_recipes
 
     recipes = [Recipe.load(name) for name in builtin_recipes()]
-    if json:
-        print_json({recipe.name: recipe.to_json() for recipe in recipes})
-        return
     width = max(len(recipe.name) for recipe in recipes)
-    for recipe in recipes:
-        print_text(f"{recipe.name:<{width}}  {recipe.description}")
-    note(f"Train one with: {program()} train RECIPE; start your own with: {program()} recipes --new folder")
+    return "\n".join(f"{recipe.name:<{width}}  {recipe.description}" for recipe in recipes)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..data_spec import place_data
+from ..errors import SettingError
 from ..extras import needed
-from .console import note, print_json, print_text
+from .console import note, print_json, print_text, program
 from .options import SkipUnreadable
-from .recipes import list_recipes
+from .recipes import recipe_lines
 
 if TYPE_CHECKING:
     from robust.train.starting import Start
@@ -44,7 +45,8 @@ def command(
         ),
     ] = None,
     parameters: Annotated[
-        Path | None, typer.Option(help="Parameters of --from module:factory: .safetensors or .pth.", show_default=False)
+        Path | None,
+        typer.Option(help="File of parameters for the network of --from: .safetensors or .pth.", show_default=False),
     ] = None,
     mean: Annotated[
         str | None, typer.Option(help="Normalisation of --from: means per channel, as 0.5,0.5,0.5.", show_default=False)
@@ -68,8 +70,8 @@ def command(
     Under `torchrun --nproc-per-node K -m robustinfer train RECIPE ...` K processes share each batch.
     """
     if recipe is None:
-        list_recipes(json=json)
-        return
+        note(recipe_lines())
+        raise SettingError(f"Give one of these recipes, or a file of your own (`{program()} recipes --new folder`).")
     with needed(extra="train", why="robust train"):
         import torch
         from robust.train import Recipe, train
@@ -123,8 +125,6 @@ def command(
 def _start(source: str | None, parameters: Path | None, mean: str | None, std: str | None) -> "Start | None":
     from robust.train.starting import Start
 
-    from ..errors import SettingError
-
     if source is None:
         if parameters is not None or mean is not None or std is not None:
             raise SettingError("--parameters, --mean and --std belong to --from, which is missing.")
@@ -133,8 +133,6 @@ def _start(source: str | None, parameters: Path | None, mean: str | None, std: s
 
 
 def _numbers(option: str, words: str | None) -> tuple[float, ...] | None:
-    from ..errors import SettingError
-
     try:
         return None if words is None else tuple(float(word) for word in words.split(","))
     except ValueError:

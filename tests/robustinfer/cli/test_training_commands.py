@@ -41,7 +41,10 @@ def test_recipes_are_listed_with_one_line_each(robust: Command) -> None:
     assert [line.split()[0] for line in out.splitlines()] == list(builtin_recipes())
     assert all(len(line.split()) > 3 for line in out.splitlines())
     assert "train RECIPE" in err
-    assert robust("train") == (code, out, err)
+    code, listed, err = robust("train")
+    assert (code, listed) == (2, "")
+    assert err.startswith(out)
+    assert "Give one of these recipes" in err
     assert set(json.loads(robust("recipes", "--json")[1])) == set(builtin_recipes())
 
 
