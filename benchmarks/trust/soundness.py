@@ -1,6 +1,6 @@
-"""Soundness at scale: a million certificates on classifiers of known truth, false ones at most alpha in every cell.
+"""Soundness at scale: millions of certificates on classifiers of known truth, false ones at most alpha in every cell.
 
-    python benchmarks/trust/soundness.py [--certificates 8500] [--seed 0]
+    python benchmarks/trust/soundness.py [--certificates 25000] [--seed 0]
 
 A cell is a procedure, a bound, a domain and a classifier. Classifiers are half-spaces at a known distance, chosen so
 that errors come as often as they may: a hair below a radius that the procedure can hand out, and a coin. Votes are
@@ -8,7 +8,10 @@ drawn from their exact probabilities; the votes of members come from one noise, 
 clock is in the hands of an adversary, who stops as soon as the certificate is wrong. Besides, thousands of certificates
 per domain come from the real Predictor and its noise, on a half-space whose radius is known exactly. In each cell a
 one-sided binomial test asks whether the share of false certificates is above alpha; that is concluded at p < 1e-6, as
-there are more than a hundred cells. Then two attacks: on the low bits of floats, and by the neighbours in a batch.
+there are more than a hundred cells. That the test can tell is shown by a control: procedures that spend one and a half
+times their alpha are refuted, at least those that spend it all. (Where a union bound splits it over looks, members or
+classes, fewer certificates than alpha are false, and half as many again are still within it.) Then two attacks: on the
+low bits of floats, and by the neighbours in a batch.
 
 A record of an interrupted run is continued.
 """
@@ -44,6 +47,8 @@ from benchmarks.lib.record import RESULTS, record
 ALPHA, SIGMA, N, N0, SIZE = 0.02, 0.5, 200, 20, 784
 HAIR = 1e-9
 REFUTED = 1e-6
+MISTAKE = 1.5  # how many times alpha the procedures of the control spend
+CONTROLLED = ("fixed", "same-sample")
 ASKED = 0.3  # the radius that is decided
 BOUNDS: tuple[Bound, ...] = ("top-class", "two-class")
 BETAS = (0.5, 0.3, 0.2)
@@ -86,9 +91,9 @@ def smoothing_of(domain: GridDomain, bound: Bound) -> Smoothing:
     return Smoothing(SIGMA, bound, total_variation(domain, SIGMA, SIZE), rounding_cost(domain, SIZE))
 
 
-def start(name: str, smoothing: Smoothing) -> Procedure:
-    sizes: dict[str, Any] = {"classes": 2, "n": N, "alpha": ALPHA}
-    voters: dict[str, Any] = {"tally": Tally(2, BETAS, members=True), "n": N, "alpha": ALPHA}
+def start(name: str, smoothing: Smoothing, alpha: float = ALPHA) -> Procedure:
+    sizes: dict[str, Any] = {"classes": 2, "n": N, "alpha": alpha}
+    voters: dict[str, Any] = {"tally": Tally(2, BETAS, members=True), "n": N, "alpha": alpha}
     makers: dict[str, Callable[[], Procedure]] = {
         "fixed": lambda: procedures.fixed(smoothing, n0=N0, **sizes),
         "same-sample": lambda: procedures.fixed(smoothing, n0=0, **sizes),
@@ -120,10 +125,12 @@ def truths(name: str, smoothing: Smoothing) -> dict[str, Truth]:
     return {label: Truth((distance, distance, 2 * distance + 0.3)) for label, distance in distances.items()}
 
 
-def certificate(name: str, smoothing: Smoothing, truth: Truth, draw: Callable[[int], Array]) -> bool:
+def certificate(
+    name: str, smoothing: Smoothing, truth: Truth, draw: Callable[[int], Array], alpha: float = ALPHA
+) -> bool:
     """Make one certificate; whether it is false. On the grid the label holds up to the distance of the half-space."""
-    limit = truth.radius - smoothing.rounding
-    procedure, counts, first = start(name, smoothing), np.zeros(3, dtype=np.int64), True
+    limit = 0.0 if name == "predict" else truth.radius - smoothing.rounding  # a prediction claims no radius
+    procedure, counts, first = start(name, smoothing, alpha), np.zeros(3, dtype=np.int64), True
     share = ALPHA / len(looks(N, 40))
     wanted = next(procedure)
     while True:
@@ -174,6 +181,18 @@ def judged(false: int, certificates: int) -> dict[str, Any]:
         "upper bound on the share": round(upper, 5),
         "p-value": float(f"{p_value:.3g}"),
     }
+
+
+def control(certificates: int, seed: int) -> dict[str, Any]:
+    """The same test of procedures that spend too much, each on the coin."""
+    found = {}
+    for name in CONTROLLED:
+        smoothing = smoothing_of("8-bit", "top-class")
+        truth = truths(name, smoothing)["a coin"]
+        draw = truth.sampler(np.random.default_rng([seed, *name.encode()]))
+        false = sum(certificate(name, smoothing, truth, draw, MISTAKE * ALPHA) for _ in range(certificates))
+        found[name] = judged(false, certificates)
+    return found
 
 
 class _HalfSpace:
@@ -273,7 +292,7 @@ def cells() -> Iterator[tuple[str, str, Bound, GridDomain, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--certificates", type=int, default=8_500, help="per cell")
+    parser.add_argument("--certificates", type=int, default=25_000, help="per cell")
     parser.add_argument("--real", type=int, default=2_000, help="per domain and procedure, through the Predictor")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -305,11 +324,17 @@ def main() -> None:
     }
     everything = [*done.values(), *real.values()]
     total = sum(row["certificates"] for row in everything)
+    mistaken = control(arguments.certificates, arguments.seed)
     attacked, refusal = low_bits(), neighbours()
     claims = [
         {"claim": "certificates", "value": total, "at least": 1_000_000, "holds": total >= 1_000_000},
         *_claim("smallest p-value of a cell", min(row["p-value"] for row in everything), REFUTED),
         *_claim("largest share of false ones, against alpha = 0.02", max(r["share"] for r in everything), 0.01),
+        *_most(
+            f"largest p-value of procedures that spend {MISTAKE} alpha",
+            max(row["p-value"] for row in mistaken.values()),
+            REFUTED,
+        ),
         {
             "claim": "contradictions found by the attack on low bits",
             "value": sum(row["contradiction"] for row in attacked),
@@ -323,9 +348,20 @@ def main() -> None:
             "holds": bool(refusal),
         },
     ]
-    results = {"claims": claims, "cells": done, "predictor": real, "low bits": attacked, "neighbours": refusal}
+    results = {
+        "claims": claims,
+        "cells": done,
+        "predictor": real,
+        "control": mistaken,
+        "low bits": attacked,
+        "neighbours": refusal,
+    }
     record("soundness", arguments=vars(arguments), results=results)
     print(json.dumps(claims, indent=1))
+
+
+def _most(claim: str, value: float, most: float) -> Iterator[dict[str, Any]]:
+    yield {"claim": claim, "value": value, "at most": most, "holds": value <= most}
 
 
 def _claim(claim: str, value: float, least: float) -> Iterator[dict[str, Any]]:
