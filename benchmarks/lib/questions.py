@@ -416,7 +416,10 @@ def results_page(results: Path, shown: Iterable[str]) -> str:
         names = dict.fromkeys(page_of(name) for name in records)
         linked |= names.keys()
         links = ", ".join(f"[{name}](details/{name}.md)" for name in names)
-        parts.append(f"## {question.title}\n\n**{verdict}**\n\n{more}\nReproduce with {commands}. Details: {links}.\n")
+        # A table ends where a blank line does; words run on, which keeps the page within what people read.
+        gap = "\n" if more.endswith("|\n") else ""
+        more = f"{more}{gap}Reproduce with {commands}. Details: {links}."
+        parts.append(f"## {question.title}\n\n**{verdict}**\n\n{more}\n")
     if rest := [name for name in shown if name not in linked]:
         parts.append(f"## More\n\n{', '.join(f'[{name}](details/{name}.md)' for name in rest)}\n")
     if missing:
