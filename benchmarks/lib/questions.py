@@ -337,27 +337,28 @@ def trust(records: Records) -> tuple[str, str]:
 
 
 def minimax(records: Records) -> tuple[str, str]:
-    """Greedy beside minimax boosting, votes beside fused certificates, students beside ensembles."""
-    lines = []
+    """Greedy beside minimax boosting; the certificates of summed scores beside those of votes."""
+    groups: dict[str, list[str]] = {}
+    larger = []
     for document in records.values():
-        data = document["arguments"]["data"]
         for row in document["results"]["boosters"]:
-            if row["robust"] is not None:
-                cells = [f"{100 * row['clean']:.1f}", f"{100 * row['robust']:.1f}"]
-                radii = _radii_of(document, row["booster"]) if row["threat"] == "l2" else ["", "", ""]
-                lines.append([f"{data}, {row['threat']}", row["booster"], *cells, *radii])
+            if row["robust"] is None:
+                continue
+            radii = _radii_of(document, row["booster"]) if row["threat"] == "l2" else []
+            larger += [format_radius(radii[0]) >= max(map(format_radius, radii))] if radii else []
+            acr = f", ACR {format_radius(radii[0])}" if radii else ""
+            group = groups.setdefault(f"{document['arguments']['data']}, {row['threat']}", [])
+            group.append(f"{row['booster']} {100 * row['robust']:.1f} %{acr}")
     images = {document["arguments"]["images"] for document in records.values()}
-    header = ["data, threat", "booster", "clean %", "robust %", "ACR: scores", "fused votes", "members' votes"]
-    verdict = "Neither booster is ahead everywhere, and certificates of the summed scores are the largest in every row."
-    if any(line[4] and max(map(float, line[5:])) > float(line[4]) for line in lines if all(line[5:])):
-        verdict = "Neither booster is ahead everywhere; the table has which certificates are larger."
-    note = f"{min(images)} to {max(images)} test images, one seed: small differences are chance."
-    return verdict, f"{note}\n\n{markdown(header, lines)}"
+    which = "in every row" if all(larger) else "in most rows"
+    votes = "summed scores certify at least as much as votes, to three digits"
+    verdict = f"Neither booster is ahead everywhere; {which} {votes}."
+    note = f"Robust accuracy on {min(images)} to {max(images)} test images, one seed: small differences are chance."
+    return verdict, "\n".join([note, "", *(f"- {name}: {'; '.join(rows)}" for name, rows in groups.items())]) + "\n"
 
 
-def _radii_of(document: Document, booster: str) -> list[str]:
-    found = [row["mean radius"] for row in document["results"]["certificates"] if row["booster"] == booster]
-    return [*map(format_radius, found), *[""] * (3 - len(found))]
+def _radii_of(document: Document, booster: str) -> list[float]:
+    return [row["mean radius"] for row in document["results"]["certificates"] if row["booster"] == booster]
 
 
 def recipes(records: Records) -> tuple[str, str]:
