@@ -277,6 +277,9 @@ def _free_shapes(graph: Any, entry: str, batch: int) -> None:
             shape[0] = -1
         elif shape[0] == batch:
             shape[0] = 0
+            for attribute in node.attribute:
+                if attribute.name == "allowzero":  # torch writes 1, which would take the 0 at its word
+                    attribute.i = 0
         name = f"{node.output[0]}/free_shape"
         graph.initializer.append(numpy_helper.from_array(shape, name))
         node.input[1] = name

@@ -56,7 +56,7 @@ class UnderNoise:
         if self.images == "synthetic":
             return f"{keeps} on synthetic images, which says little: measure on your own with --images"
         if self.kept < 0.5:
-            return f"{keeps} and will mostly abstain or give other labels: train it with noise, or use a smaller sigma"
+            return f"{keeps} and will mostly abstain or give other labels: fine-tune it with `robust train --from`"
         if self.kept < 0.9:
             return f"{keeps}: some images will get an abstention or a small radius; training it with noise helps"
         return f"{keeps} and can be certified as it is"

@@ -58,9 +58,9 @@ def graph(
     if flatten == "Flatten":
         add("Flatten", axis=1)
     else:
-        target = {"constant": [batch, 3], "other free": [batch, -1]}[flatten]
+        target = {"constant": [batch, 3], "other free": [batch, -1], "allowzero": [batch, -1]}[flatten]
         constants.append(numpy_helper.from_array(np.array(target, np.int64), "shape"))
-        add("Reshape", "shape")
+        add("Reshape", "shape", **({"allowzero": 1} if flatten == "allowzero" else {}))
     add("MatMul", "weights")
     if softmax:
         add("Softmax", axis=1)
@@ -72,7 +72,7 @@ def graph(
             [helper.make_tensor_value_info(value, computed, [batch, 4])],
             constants,
         ),
-        opset_imports=[helper.make_opsetid("", 13)],
+        opset_imports=[helper.make_opsetid("", 14)],
         ir_version=8,
     )
     if sidecar:
@@ -107,6 +107,7 @@ def wrapped(source: Any, folder: Path, **settings: Any) -> tuple[Any, Predictor]
         {"batch": 1, "flatten": "constant"},
         {"batch": 2, "flatten": "constant"},
         {"batch": 1, "flatten": "other free"},
+        {"batch": 1, "flatten": "allowzero"},  # as torch's exporter has it
         {"layout": "nhwc"},
         {"layout": "nhwc", "batch": 1, "flatten": "constant"},
         {"sidecar": True},
