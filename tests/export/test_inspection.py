@@ -138,4 +138,4 @@ def test_command_line(files: tuple[dict[str, Path], Card, int], linear_model: An
     document = json.loads(CliRunner().invoke(app, ["inspect", str(paths[".onnx"]), "--json"]).stdout)
     assert document["card"]["parity"]["flips"] == 0
     foreign = linear_model([[1.0, 0.0], [0.0, 1.0]], shape=(1, 1, 2), card=False)
-    assert "not written by" in CliRunner().invoke(app, ["inspect", str(foreign)]).stdout
+    assert "none: `robust wrap` makes it a model file" in CliRunner().invoke(app, ["inspect", str(foreign)]).stdout

@@ -185,7 +185,7 @@ def test_an_archive_that_is_no_torchscript(tmp_path: Path) -> None:
 
 def test_a_file_without_a_card(linear_model: Callable[..., Path]) -> None:
     path = linear_model(WEIGHTS, shape=(3, 4, 4), card=False)
-    with pytest.raises(errors.CardError, match=r"carries no card.*pass card=Card"):
+    with pytest.raises(errors.CardError, match=r"carries no card.*robust wrap.*card=Card"):
         Predictor.load(path)
     card = Card(classes=("a", "b", "c"), input=InputSpec(3, 4, 4), sigma=0.25)
     assert Predictor.load(path, card=card).certify(UINT8, n=100).n == 100

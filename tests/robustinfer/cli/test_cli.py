@@ -156,7 +156,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "train"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_without_arguments_says_what_is_missing(command: str, robust: Callable[..., Printed]) -> None:
     printed = robust(command)
     assert printed.code == 2
