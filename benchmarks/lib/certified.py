@@ -38,6 +38,11 @@ def _exported(run: Run, folder: Path, *, data: Path) -> Path:
     return model
 
 
+def data_set(name: str, folder: Path) -> str:
+    """The spec of a data set; digits come with scikit-learn and lie in no folder."""
+    return name if name == "digits" else f"{name}:{folder}"
+
+
 def _certified(
     model: Path, path: Path, *, data: str, options: argparse.Namespace, every: int, n: int
 ) -> dict[str, Any]:
@@ -46,7 +51,7 @@ def _certified(
     Processor seconds are those of this call, scaled to all images where an earlier one had certified some.
     """
     predictor = Predictor.load(model, device="cpu", threads=options.threads, batch=options.batch)
-    images, begun = load_images(f"{data}:{options.data}", predictor.card), cpu_seconds()
+    images, begun = load_images(data_set(data, options.data), predictor.card), cpu_seconds()
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = len(path.read_text(encoding="utf-8").splitlines()[1:]) if path.is_file() else 0  # the first is a header
     for _ in certify_data(predictor, images, path, every=every, seed=0, n=n, alpha=ALPHA):

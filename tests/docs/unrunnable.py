@@ -171,6 +171,22 @@ def _precommit(example: Example, runner: "Runner") -> None:
     assert finished.code == 0, finished.out
 
 
+def _wrap(example: Example, runner: "Runner") -> None:
+    """The options are understood: the first thing that is missing is the file that the example names."""
+    words = [word for word in shlex.split(example.text)[1:] if word != "..."]
+    finished = runner.robust(*words, *([] if "--classes" in words else ["--classes", "labels.txt"]))
+    assert finished.code, finished.out
+    assert "labels.txt" in finished.err, finished.err
+
+
+def _start(example: Example, runner: "Runner") -> None:
+    """The options are understood, and what is missing is the network that the example names."""
+    words = shlex.split(example.text)[1:]
+    finished = runner.robust(*words, "--set", "data=digits")
+    assert finished.code, finished.out
+    assert words[words.index("--from") + 1].partition(":")[0] in finished.err, finished.err
+
+
 # What an example starts with, why it cannot run, and what runs instead.
 TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
     "make ": ("installs this environment, runs these tests, or writes into the repository", _make),
@@ -181,6 +197,9 @@ TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
     "robust verify benchmarks/": ("needs MNIST, which is not here", _recorded),
     "tritonserver ": ("needs an installation of Triton", _triton),
     "MODEL=quickstart/digits.onnx uvicorn ": ("needs uvicorn, which no other test needs", _uvicorn),
+    "robust train finetune-l2 --from mynet": ("needs a network trained elsewhere", _start),
+    "robust train digits-l2 --from stage": ("needs a member of another run", _start),
+    "robust wrap ": ("needs a network trained elsewhere", _wrap),
     ".venv/bin/pre-commit install": ("writes a hook into the repository", _precommit),
 }
 

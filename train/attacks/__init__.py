@@ -5,7 +5,7 @@ from .accuracy import Accuracy, PgdAttack, attacked_points, measure
 from .autoattack import measure_strong
 from .balls import ball
 from .losses import consistency_loss, example_loss
-from .pgd import frozen, n_fgsm, pgd
+from .pgd import frozen, n_fgsm
 from .proportions import Proportion
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "measure",
     "measure_strong",
     "n_fgsm",
-    "pgd",
 ]

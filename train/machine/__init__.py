@@ -1,7 +1,7 @@
 """The computer a training runs on: its processes, random streams, arithmetic, memory and memory layout. Nothing here
 knows what is trained."""
 
-from .arithmetic import arithmetic, check_arithmetic
+from .arithmetic import check_arithmetic
 from .layout import check_layout
 from .memory import keep_freed_memory
 from .processes import Processes, choose_device, join_processes
@@ -10,7 +10,6 @@ from .randomness import Draws, derive_seed, generator
 __all__ = [
     "Draws",
     "Processes",
-    "arithmetic",
     "check_arithmetic",
     "check_layout",
     "choose_device",

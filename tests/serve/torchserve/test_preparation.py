@@ -145,7 +145,7 @@ def test_options_come_from_the_file_and_the_command_line(tmp_path: Path) -> None
         ("heap_megabytes = 1", "at least 128"),
         ("workers = 900", "at most 256"),
         ('host = "no such host"', "address of this machine"),
-        ('environment = "PATH"', "list of texts"),
+        ('environment = "PATH"', "list of strings"),
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, text: str, sentence: str) -> None:
@@ -286,7 +286,7 @@ def test_keys_are_checked_before_a_start(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(SignatureError, match="is not a private key"):
         key_id(public)
     path.chmod(0o640)
-    with pytest.raises(SignatureError, match="can be read by others"):
+    with pytest.raises(SignatureError, match="can be read by users other"):
         key_id(path)
     with pytest.raises(SignatureError, match="Cannot read"):
         key_id(tmp_path / "nothing")
