@@ -47,6 +47,6 @@ WORKDIR /models
 EXPOSE 8080 8081 8082
 STOPSIGNAL SIGTERM
 # Healthy means: every model makes predictions. The server says so at its health port, wherever that is.
-HEALTHCHECK --interval=30s --timeout=15s --start-period=120s --retries=3 CMD ["python3", "-m", "robust.serve.service.probes"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=120s --retries=3 CMD ["python3", "-m", "robust.serve.service.health"]
 ENTRYPOINT ["robust", "serve"]
 CMD ["/models/model.onnx"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from robustinfer.card import Card, Member, Threat
+from robustinfer.card import Card, CardMember, Threat
 from robustinfer.errors import DataError, ExportError
 
 from .acceptance import Images, synthetic_images
@@ -36,7 +36,7 @@ def run_card(
         raise ExportError(f"The run names {len(kept)} members, but its ensemble has {len(ensemble.members)}.")
     architectures = {stage.number: stage.architecture for stage in run.stages}
     members = tuple(
-        Member(architecture=architectures[number], beta=float(beta), stage=number)
+        CardMember(architecture=architectures[number], beta=float(beta), stage=number)
         for number, beta in zip(kept, ensemble.betas, strict=True)
     )
     threat = recipe.threat

@@ -3,7 +3,7 @@
 What changes is arithmetic only, never the function: batch normalisation is folded into the convolution before it,
 beta_t into the last layer of member t, and a normalisation that all members share is done once. Whatever cannot be
 folded, in an architecture of the user's own, stays as it is: layers that do more than torch's are not touched, and each
-fold is tried on a probe. Acceptance compares the result with the ensemble it came from.
+fold is tried on a trial. Acceptance compares the result with the ensemble it came from.
 """
 
 import copy
@@ -86,9 +86,9 @@ def fuse(ensemble: EnsembleLike, spec: InputSpec, *, apart: bool = False) -> Fus
         betas = [1.0] * len(members)
     members = [copy.deepcopy(member).to(device="cpu", dtype=torch.float32).requires_grad_(False) for member in members]
     normalise, members = _share_normalisation(members)
-    probe = normalise(torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape))
-    folded = [_fold_beta(member, beta, probe) for member, beta in zip(members, betas, strict=True)]
-    networks, weights = [_fold_batch_norm(member, probe) for member, _ in folded], [weight for _, weight in folded]
+    trial = normalise(torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape))
+    folded = [_fold_beta(member, beta, trial) for member, beta in zip(members, betas, strict=True)]
+    networks, weights = [_fold_batch_norm(member, trial) for member, _ in folded], [weight for _, weight in folded]
     return Fused(networks, weights, normalise, apart=apart).eval()
 
 
@@ -131,8 +131,8 @@ def _share_normalisation(members: list[nn.Module]) -> tuple[nn.Module, list[nn.M
     return _Normalise(mean, std), cast("list[nn.Module]", networks)
 
 
-def _fold_beta(member: nn.Module, beta: float, probe: Tensor) -> tuple[nn.Module, float]:
-    """beta f = f with a scaled last layer; tried on a probe, because a user's network may continue after its head."""
+def _fold_beta(member: nn.Module, beta: float, trial: Tensor) -> tuple[nn.Module, float]:
+    """beta f = f with a scaled last layer; tried on a trial, because a user's network may continue after its head."""
     head = getattr(member, "head", None)
     if not isinstance(head, nn.Linear):
         return member, beta
@@ -142,7 +142,7 @@ def _fold_beta(member: nn.Module, beta: float, probe: Tensor) -> tuple[nn.Module
         last.weight.mul_(beta)
         if last.bias is not None:
             last.bias.mul_(beta)
-        expected, found = beta * member(probe), scaled(probe)
+        expected, found = beta * member(trial), scaled(trial)
     return (scaled, 1.0) if _same(expected, found) else (member, beta)
 
 
@@ -165,16 +165,16 @@ class _LayerTracer(fx.Tracer):
         return isinstance(m, (*_KINDS, nn.Flatten)) or super().is_leaf_module(m, module_qualified_name)
 
 
-def _fold_batch_norm(member: nn.Module, probe: Tensor) -> nn.Module:
+def _fold_batch_norm(member: nn.Module, trial: Tensor) -> nn.Module:
     """Fold each batch normalisation into the layer before it, if that layer's result goes nowhere else.
 
-    The folded member is tried on a probe, because a user's layer may do more than its class says.
+    The folded member is tried on a trial, because a user's layer may do more than its class says.
     """
     with torch.no_grad():
-        expected = member(probe)
+        expected = member(trial)
         try:
             folded = _folded(copy.deepcopy(member))
-            found = folded(probe)
+            found = folded(trial)
         except Exception:  # tracing runs the user's code: whatever it cannot follow stays unfolded, and still right
             return member
     return folded if _same(expected, found) else member

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from robustinfer.card import Card, InputSpec, Member, Resize
+from robustinfer.card import Card, CardMember, InputSpec, Resize
 from robustinfer.engines import check_rows, model_digest
 from robustinfer.engines.onnx import OnnxEngine
 from robustinfer.errors import BatchError, EngineError, ExportError, ModelError
@@ -81,7 +81,7 @@ class _Plan:
             input=self.spec,
             sigma=self.sigma,
             noise_trained=self.sigma is None,
-            members=(Member(architecture, 1.0, 1),),
+            members=(CardMember(architecture, 1.0, 1),),
             training={"wrapped": {**self.facts, **facts, "normalisation": normalisation}, **author},
             evaluation={"under_noise": noise.to_json()} if noise else {},
             **{"name": architecture, **about},
@@ -190,7 +190,7 @@ def _wrap_graph(foreign: Foreign, target: Path, plan: _Plan, samples: int) -> Wr
             "std out."
         )
     original = Original(foreign, plan.mean, plan.std)
-    first = original.scores(_probe(plan.spec, 3))
+    first = original.scores(_trial_images(plan.spec, 3))
     _check_scores(first, plan, foreign.path.name)
     build, engine, freed = _freed(foreign, original, plan)
     noise = _measured(engine.scores, plan)
@@ -230,7 +230,7 @@ def _wrap_module(source: Any, parameters: Any, target: Path, plan: _Plan, sample
 
     words = os.fspath(source) if named else type(source).__name__
     architecture = words.partition(":")[2].partition("(")[0] or words
-    _check_scores(scores(_probe(plan.spec, 2)), plan, words)
+    _check_scores(scores(_trial_images(plan.spec, 2)), plan, words)
     noise = _measured(scores, plan)
     facts = {
         "source": words,
@@ -252,7 +252,7 @@ def _wrap_module(source: Any, parameters: Any, target: Path, plan: _Plan, sample
 
 def _freed(foreign: Foreign, original: Original, plan: _Plan) -> tuple[Any, OnnxEngine, bool]:
     """The graph with a free batch, as it runs: tried with one, two and three images."""
-    probe = _probe(plan.spec, 3)
+    probe = _trial_images(plan.spec, 3)
     expected, reason = original.scores(probe), ""
     for reshape in (False, True):
         proto = adapted(foreign, plan.mean, plan.std, classes=len(plan.classes), reshape=reshape)
@@ -284,7 +284,7 @@ def _opened(content: bytes) -> Iterator[Path]:
         yield path
 
 
-def _probe(spec: InputSpec, count: int) -> Array:
+def _trial_images(spec: InputSpec, count: int) -> Array:
     generator = np.random.Generator(np.random.Philox(key=0))
     return _unit(generator.integers(0, 256, (count, *spec.shape), dtype=np.uint8))
 

@@ -19,8 +19,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .card import Card as Card
+    from .card import CardMember as CardMember
     from .card import InputSpec as InputSpec
-    from .card import Member as Member
     from .card import Threat as Threat
     from .certificate import Certificate as Certificate
     from .certificate import ModelReference as ModelReference
@@ -39,7 +39,7 @@ _HOMES = {
     "Certificate": ".certificate",
     "Client": ".client",
     "InputSpec": ".card",
-    "Member": ".card",
+    "CardMember": ".card",
     "ModelReference": ".certificate",
     "Prediction": ".certificate",
     "Predictor": ".predictor",
@@ -58,7 +58,7 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "Request",
     "Card",
     "InputSpec",
-    "Member",
+    "CardMember",
     "ModelReference",
     "Threat",
     "Client",

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from .errors import CardError
 
-__all__ = ["CARD_KEY", "Card", "InputSpec", "Member", "Resize", "Threat", "card_schema"]
+__all__ = ["CARD_KEY", "Card", "CardMember", "InputSpec", "Resize", "Threat", "card_schema"]
 
 CARD_KEY = "robustinfer.card"
 """Key of the card in ONNX `metadata_props`, and name of the extra file `robustinfer.card.json` in .pt and .pt2."""
@@ -65,7 +65,7 @@ class Threat:
 
 
 @dataclass(frozen=True)
-class Member:
+class CardMember:
     """One base predictor f_w of the ensemble and its weight beta."""
 
     architecture: str
@@ -92,7 +92,7 @@ class Card:
     sigma: float | None = None
     noise_trained: bool = True
     threat: Threat | None = None
-    members: tuple[Member, ...] = ()
+    members: tuple[CardMember, ...] = ()
     sampler: tuple[str, ...] = ()
     training: Mapping[str, Any] = field(default_factory=dict)
     evaluation: Mapping[str, Any] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Card:
             values["classes"] = tuple(str(name) for name in values["classes"])
             values["input"] = InputSpec(**values["input"])
             values["threat"] = Threat(**values["threat"]) if values.get("threat") else None
-            values["members"] = tuple(Member(**member) for member in values.get("members", ()))
+            values["members"] = tuple(CardMember(**member) for member in values.get("members", ()))
             values["sampler"] = tuple(values.get("sampler", ()))
             return cls(**values)
         except (KeyError, TypeError) as error:

@@ -13,14 +13,14 @@ from .certificate_file import Entry, Header, read_certificates
 from .errors import CertificateError
 from .extras import require
 
-__all__ = ["Accuracy", "Summary", "accuracy_interval", "merge", "summarize"]
+__all__ = ["CertifiedAccuracy", "Summary", "accuracy_interval", "merge", "summarize"]
 
 CONFIDENCE = 0.95
 RHO = 0.001  # probability with which the high-probability accuracy may fail
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class CertifiedAccuracy:
     """Certified accuracy at one radius: the share of images whose label is true and certified at that radius.
 
     `low` and `high` are a Clopper-Pearson interval for the accuracy on all images of this kind. `high_probability` is
@@ -60,7 +60,7 @@ class Summary:
     procedure: str
     data: str
     model: dict[str, str]
-    accuracies: tuple[Accuracy, ...]
+    accuracies: tuple[CertifiedAccuracy, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The summary as a JSON object."""
@@ -133,10 +133,12 @@ def _radii(correct: Any) -> list[float]:
     return [0.25 * step for step in range(int(correct.max() / 0.25) + 2)]
 
 
-def _accuracy(entries: Sequence[Entry], radius: float, alpha: float) -> Accuracy:
+def _accuracy(entries: Sequence[Entry], radius: float, alpha: float) -> CertifiedAccuracy:
     hits, count = sum(entry.correct and entry.correct_radius >= radius for entry in entries), len(entries)
     low, high = accuracy_interval(hits, count)
-    return Accuracy(radius, hits / count, float(low), float(high), _high_probability(hits / count, count, alpha))
+    return CertifiedAccuracy(
+        radius, hits / count, float(low), float(high), _high_probability(hits / count, count, alpha)
+    )
 
 
 def _high_probability(accuracy: float, count: int, alpha: float) -> float:

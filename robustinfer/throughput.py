@@ -22,7 +22,7 @@ BATCHES = (1, 16, 64, 256, 1024)
 
 
 @dataclass(frozen=True)
-class Rate:
+class BatchSpeed:
     """Samples a second of the engine alone at one batch size: the median and the best of several timings."""
 
     batch: int
@@ -43,7 +43,7 @@ class Throughput:
     digest: str
     engine_name: str
     device: str
-    engine: tuple[Rate, ...]
+    engine: tuple[BatchSpeed, ...]
     batch: int
     certify: float
     certify_samples: int
@@ -81,7 +81,7 @@ def measure_throughput(
     for batch in batches:
         images = rng.random((batch, *spec.shape), dtype=np.float32)
         runs = _times(partial(predictor.engine.scores, images), seconds)
-        rates.append(Rate(batch, batch / float(np.median(runs)), batch / min(runs)))
+        rates.append(BatchSpeed(batch, batch / float(np.median(runs)), batch / min(runs)))
         progress(1)
     best = max(rates, key=lambda rate: rate.median)
     certify, samples = _certify_rate(predictor, best, seconds, rng.integers(0, 256, spec.shape, dtype=np.uint8))
@@ -115,7 +115,7 @@ def _times(action: Callable[[], Any], seconds: float) -> list[float]:
     return taken
 
 
-def _certify_rate(predictor: Predictor, rate: Rate, seconds: float, image: Any) -> tuple[float, int]:
+def _certify_rate(predictor: Predictor, rate: BatchSpeed, seconds: float, image: Any) -> tuple[float, int]:
     """Samples a second of whole certificates, and the samples of each: about as many as fit into the time."""
     sized = Predictor(predictor.engine, predictor.card, digest=predictor.digest, batch=rate.batch)
     n = int(min(100_000, max(1000, rate.median * seconds)))

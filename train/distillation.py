@@ -29,7 +29,7 @@ from robustinfer.files import write_text
 from .boosting.booster import IndependentBooster
 from .data.batches import Batch
 from .data.datasets import ImageData
-from .evaluation.evaluation import EvaluationSettings, Row, evaluate_run
+from .evaluation.evaluation import EvaluationOptions, Row, evaluate_run
 from .machine.randomness import Draws
 from .members.ensemble import Ensemble
 from .members.votes import VoteEnsemble
@@ -190,14 +190,14 @@ class Comparison:
 
 
 def compare(
-    run: Run, student: Run, data: ImageData, settings: EvaluationSettings, *, device: torch.device
+    run: Run, student: Run, data: ImageData, settings: EvaluationOptions, *, device: torch.device
 ) -> Comparison:
     """Clean, robust and certified accuracy and cost of the ensemble and of its student."""
     settings = dataclasses.replace(settings, prefixes=False)
     return Comparison(*(_measured(one, data, settings, device) for one in (run, student)))
 
 
-def _measured(run: Run, data: ImageData, settings: EvaluationSettings, device: torch.device) -> Compared:
+def _measured(run: Run, data: ImageData, settings: EvaluationOptions, device: torch.device) -> Compared:
     row = evaluate_run(run, data, settings, device=device).rows[0]
     ensemble = run.ensemble(device=device)
     parameters = sum(parameter.numel() for parameter in ensemble.parameters())

@@ -19,7 +19,7 @@ from robust.export import export_run
 from robust.train import Recipe, Run, train
 from robust.train.data.datasets import ImageData
 from robust.train.distillation import compare, distill
-from robust.train.evaluation.evaluation import EvaluationSettings, evaluate_run, load_test_images
+from robust.train.evaluation.evaluation import EvaluationOptions, evaluate_run, load_test_images
 
 from robustinfer import Predictor
 
@@ -65,7 +65,7 @@ def main() -> None:
     torch.set_num_threads(1)
     name = "mnist" if options.data else "digits"
     images = load_test_images(str(options.data) if options.data else None, name, images=options.images)
-    settings = EvaluationSettings(restarts=options.restarts, n=options.n, prefixes=False, seed=options.seed)
+    settings = EvaluationOptions(restarts=options.restarts, n=options.n, prefixes=False, seed=options.seed)
     runs = {
         (threat, booster): trained(name, threat, booster, options)
         for threat in options.threats
@@ -96,9 +96,7 @@ def trained(name: str, threat: str, booster: str, options: argparse.Namespace) -
     return train(recipe, folder, root=root, resume=folder.exists(), device="cpu")
 
 
-def boosting_row(
-    threat: str, booster: str, run: Run, images: ImageData, settings: EvaluationSettings
-) -> dict[str, Any]:
+def boosting_row(threat: str, booster: str, run: Run, images: ImageData, settings: EvaluationOptions) -> dict[str, Any]:
     """Accuracy of the whole, and what the theory says about the members."""
     settings = dataclasses.replace(settings, certify=False)
     row = evaluate_run(run, images, settings, device=torch.device("cpu")).rows[0]
@@ -150,7 +148,7 @@ def certified(booster: str, run: Run, images: ImageData, options: argparse.Names
 
 
 def distilled(
-    key: tuple[str, str], run: Run, images: ImageData, settings: EvaluationSettings, options: argparse.Namespace
+    key: tuple[str, str], run: Run, images: ImageData, settings: EvaluationOptions, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """The ensemble and its student, which had as many epochs as all members together."""
     folder = run.path.with_name(f"{run.path.name}-student")

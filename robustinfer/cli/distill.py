@@ -46,7 +46,7 @@ def command(
     with needed(extra="train", why="robust distill"):
         import torch
         from robust.train.distillation import compare, distill, student_recipe
-        from robust.train.evaluation.evaluation import EvaluationSettings, load_test_images
+        from robust.train.evaluation.evaluation import EvaluationOptions, load_test_images
         from robust.train.machine.processes import choose_device
         from robust.train.runs.run import Run
 
@@ -72,7 +72,7 @@ def command(
         )
     place = f"{name}:{root}" if name in IN_ROOT else name
     tests = load_test_images(place, teacher.recipe.data, images=images, model=teacher)
-    settings = EvaluationSettings(restarts=restarts, n=n)
+    settings = EvaluationOptions(restarts=restarts, n=n)
     found = compare(teacher, student, tests, settings, device=choose_device(device))
     if json:
         print_json({"run": str(student.path), **found.to_json()})

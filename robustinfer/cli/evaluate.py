@@ -56,7 +56,7 @@ def command(
     with needed(extra="train", why="robust evaluate"):
         import torch
         from robust.train.evaluation.evaluation import (
-            EvaluationSettings,
+            EvaluationOptions,
             evaluate_model,
             evaluate_run,
             load_test_images,
@@ -68,7 +68,7 @@ def command(
 
     if threads:
         torch.set_num_threads(threads)
-    settings = EvaluationSettings(
+    settings = EvaluationOptions(
         attack=attack,
         delta=delta,
         steps=steps,

@@ -150,9 +150,9 @@ def _export(run: "Run", path: Path, *, name: str, stages: int | None) -> "Predic
 
 def _evaluate(run: "Run") -> None:
     import torch
-    from robust.train.evaluation.evaluation import EvaluationSettings, evaluate_run, load_test_images
+    from robust.train.evaluation.evaluation import EvaluationOptions, evaluate_run, load_test_images
 
-    settings = EvaluationSettings(attack="pgd", steps=_STEPS, restarts=_RESTARTS, certify=False)
+    settings = EvaluationOptions(attack="pgd", steps=_STEPS, restarts=_RESTARTS, certify=False)
     result = run.evaluation.get("attacks", {}).get(settings.name)
     if result is None:
         data = load_test_images(None, run.recipe.data)

@@ -168,7 +168,7 @@ def _print_check(launcher: "Launcher") -> None:
 
 
 def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
-    from robust.serve.service.probes import health_url
+    from robust.serve.service.health import health_url
 
     url = launcher.addresses.url
     if as_json:

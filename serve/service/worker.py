@@ -27,7 +27,7 @@ Result = Certificate | Prediction
 
 _ENDPOINTS = ("health", "metadata")
 _RETRY_AFTER = "1"
-_PROBE_N = 4  # samples of a health check: a real prediction, cheap enough for anybody to ask for
+_HEALTH_N = 4  # samples of a health check: a real prediction, cheap enough for anybody to ask for
 _FRESH = 1.0  # seconds for which a success is evidence enough, so that health checks cannot be used as load
 
 
@@ -100,8 +100,8 @@ class Worker:
 
     def warm_up(self) -> None:
         """Make one real prediction, and learn how fast this model is on this device."""
-        self._probe(n=_PROBE_N)
-        self._probe(n=max(_PROBE_N, self._predictor.batch))
+        self._predict_once(n=_HEALTH_N)
+        self._predict_once(n=max(_HEALTH_N, self._predictor.batch))
 
     def answer(self, batch: Sequence[Incoming]) -> list[Answer]:
         """One answer for each request; no request can spoil another's."""
@@ -216,7 +216,7 @@ class Worker:
             raise Refusal.unavailable("draining", "The server is about to stop; ask another one.")
         if time.monotonic() - self._last_success > _FRESH:
             try:
-                self._probe(n=_PROBE_N)
+                self._predict_once(n=_HEALTH_N)
             except Exception as error:
                 raise Refusal.unavailable("not_ready", "A test prediction failed.") from error
         # Anybody may ask for it, so it tells nothing of the model.
@@ -226,7 +226,7 @@ class Worker:
         self._last_success = time.monotonic()
         self._state.succeeded(self._name)
 
-    def _probe(self, *, n: int) -> None:
+    def _predict_once(self, *, n: int) -> None:
         """One real prediction on a grey image."""
         began = time.perf_counter()
         image = np.full(self._predictor.card.input.shape, 128, dtype=np.uint8)[None]

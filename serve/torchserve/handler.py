@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..service import logs
+from ..service.health import WORKER
 from ..service.limits import Limits
-from ..service.probes import WORKER
 from ..service.state import State
 from ..service.worker import Answer, Incoming, Worker
 from . import metrics

@@ -20,7 +20,7 @@ from robustinfer.errors import MissingExtraError, ServeError, SettingError
 from robustinfer.files import write_text
 from robustinfer.signing import PrivateKey, read_passphrase
 
-from ..service import logs, probes
+from ..service import health, logs
 from ..service.state import ENVIRONMENT, State
 from . import listeners, management, metrics
 from .archive import pack
@@ -101,7 +101,7 @@ class Launcher:
         """Return when every model has answered a real prediction."""
         deadline = time.monotonic() + self.options.startup_timeout
         for model in self.models:
-            while not probes.is_ready(self.addresses.url, model.name):
+            while not health.is_ready(self.addresses.url, model.name):
                 self._check_alive()
                 if self._wanted_end.is_set():
                     raise ServeError("The server was stopped before it was ready.")
@@ -134,14 +134,14 @@ class Launcher:
         Returns the number of accepted requests that were not answered in that time.
 
         TorchServe cannot stop listening, so the workers do the refusing. Its queues are first in, first out: once a
-        probe that was sent after the mark `draining` is answered, all that came before it is in a worker's hands.
+        health check sent after the mark `draining` is answered, all that came before it is in a worker's hands.
         """
         deadline = time.monotonic() + self.drain_seconds
         self._state.mark("draining")
         sent = 0  # by this method, to be told from accepted requests
         for model in self.models:
             sent += 1
-            while not probes.has_passed(self.addresses.url, model.name, timeout=max(0.1, deadline - time.monotonic())):
+            while not health.has_passed(self.addresses.url, model.name, timeout=max(0.1, deadline - time.monotonic())):
                 if time.monotonic() > deadline or self._process is None or self._process.exit_code() is not None:
                     return max(0, self._unanswered() - sent)
                 time.sleep(0.05)
@@ -210,7 +210,7 @@ class Launcher:
         _require_free(self.addresses.metrics_host, self.addresses.metrics_port)
         self._state = State.create(folder / "state", token=self.token, key=self.key)
         _require_free(self.addresses.metrics_host, self.addresses.health_port)
-        write_text(folder / probes.HEALTH_FILE, self.addresses.health_url)
+        write_text(folder / health.HEALTH_FILE, self.addresses.health_url)
         self._health = HealthPort(
             self.addresses.metrics_host, self.addresses.health_port, live=self._is_live, ready=self._is_ready
         )

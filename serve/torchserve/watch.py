@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ..service import probes
+from ..service import health
 from ..service.state import State
 
 __all__ = ["HealthPort", "Watch"]
@@ -31,7 +31,7 @@ class Watch(threading.Thread):
     """Looks at the models of a server again and again. `failure` says why the server is beyond hope, if it is.
 
     A model is healthy if it made a prediction lately, or a worker has work in hand (TorchServe kills one that hangs),
-    or it answers a probe now. One that has been none of this for `patience` seconds does not come back.
+    or it answers a health check now. One that has been none of this for `patience` seconds does not come back.
     """
 
     def __init__(self, state: State, url: str, models: Sequence[str], *, patience: float) -> None:
@@ -68,7 +68,7 @@ class Watch(threading.Thread):
     def _is_healthy(self, model: str) -> bool:
         if self._state.seconds_since_success(model) < _FRESH or self._state.busy_workers():
             return True
-        return probes.is_ready(self._url, model, timeout=_PROBE_TIMEOUT)
+        return health.is_ready(self._url, model, timeout=_PROBE_TIMEOUT)
 
     def end(self) -> None:
         """Look no more."""

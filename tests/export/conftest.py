@@ -12,7 +12,7 @@ from robust.train.members.ensemble import Ensemble
 from robust.train.recipe import Recipe
 from robust.train.runs.run import Run
 
-from robustinfer.card import Card, InputSpec, Member
+from robustinfer.card import Card, CardMember, InputSpec
 
 MakeEnsemble = Callable[..., tuple[Ensemble, Card]]
 
@@ -59,7 +59,7 @@ def make_ensemble(
         input=spec,
         name="tiny",
         sigma=sigma,
-        members=tuple(Member(architecture, float(beta), stage) for stage, beta in enumerate(betas, start=1)),
+        members=tuple(CardMember(architecture, float(beta), stage) for stage, beta in enumerate(betas, start=1)),
     )
     return Ensemble(members, betas).freeze(), card
 

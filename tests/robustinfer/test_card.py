@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from robustinfer import Card, InputSpec, Member, Threat
+from robustinfer import Card, CardMember, InputSpec, Threat
 from robustinfer.card import card_schema
 from robustinfer.errors import CardError
 
@@ -19,7 +19,7 @@ FULL = Card(
     version="2",
     sigma=0.25,
     threat=Threat("l2", 0.5),
-    members=(Member("resnet20", 1.0, 1), Member("resnet20", 0.5, 2)),
+    members=(CardMember("resnet20", 1.0, 1), CardMember("resnet20", 0.5, 2)),
     sampler=("integer", "continuous"),
     training={"recipe": {"epochs": 3}},
     license="Apache-2.0",

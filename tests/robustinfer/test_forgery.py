@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from robustinfer import Card, Certificate, InputSpec, Member, Predictor, RobustinferError
+from robustinfer import Card, CardMember, Certificate, InputSpec, Predictor, RobustinferError
 from robustinfer.answers import certificate_of
 from robustinfer.certificate import OPTIONAL
 from robustinfer.errors import CertificateError
@@ -49,7 +49,7 @@ class Engine:
 def predictor_of(*thresholds: float) -> Predictor:
     card = Card(classes=("a", "b"), input=InputSpec(1, 2, 2), sigma=0.25)
     if len(thresholds) > 1:
-        members = tuple(Member(f"m{i}", 1.0 + i / 10, i) for i in range(len(thresholds)))
+        members = tuple(CardMember(f"m{i}", 1.0 + i / 10, i) for i in range(len(thresholds)))
         card = dataclasses.replace(card, kind="votes", members=members)
     return Predictor(Engine(*thresholds), card, digest="sha256:half-spaces")
 

@@ -14,7 +14,7 @@ import pytest
 
 from robustinfer import Card, Certificate, InputSpec, Predictor
 from robustinfer.answers import certificate_of
-from robustinfer.card import Member
+from robustinfer.card import CardMember
 from robustinfer.errors import SettingError
 from robustinfer.requests import Request
 
@@ -58,7 +58,7 @@ def voters() -> Any:
             margin = images.reshape(len(images), -1)[:, :1] - np.array([0.25, 0.35, 0.45], dtype=np.float32)
             return np.stack([-margin, margin], axis=2)
 
-    members = tuple(Member("half-space", beta, stage) for stage, beta in enumerate((0.5, 0.3, 0.2), start=1))
+    members = tuple(CardMember("half-space", beta, stage) for stage, beta in enumerate((0.5, 0.3, 0.2), start=1))
     card = Card(classes=("a", "b"), input=InputSpec(1, 2, 2), kind="votes", sigma=0.25, members=members)
     return Predictor(Stacked(), card, digest="sha256:members")
 

@@ -11,7 +11,7 @@ from robust.train import Recipe, Run, train
 from robust.train.data.batches import Batch
 from robust.train.data.datasets import load_data
 from robust.train.distillation import DistillationObjective, compare, distill, student_recipe
-from robust.train.evaluation.evaluation import EvaluationSettings
+from robust.train.evaluation.evaluation import EvaluationOptions
 from robust.train.machine.randomness import Draws
 from robust.train.members.ensemble import Ensemble
 from robust.train.members.votes import VoteEnsemble
@@ -97,7 +97,7 @@ def test_a_student_is_a_run_that_learnt_from_the_ensemble(teacher: Run, tmp_path
     facts = json.loads((student.path / "distillation.json").read_text())
     assert facts["members"] == [stage.digest for stage in teacher.stages]
     data = load_data("digits", split="test").head(60)
-    found = compare(teacher, student, data, EvaluationSettings(steps=3, restarts=1, n=200), device=CPU)
+    found = compare(teacher, student, data, EvaluationOptions(steps=3, restarts=1, n=200), device=CPU)
     assert found.student.row.clean.value > 0.7
     assert found.student.row.robust is not None
     assert found.student.row.certified is not None

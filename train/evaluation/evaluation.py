@@ -30,14 +30,14 @@ from ..machine.processes import Processes
 from ..runs.run import Run
 from .certified import certified_accuracy, memory_predictor
 
-__all__ = ["Evaluation", "EvaluationSettings", "Row", "evaluate_model", "evaluate_run", "load_test_images"]
+__all__ = ["Evaluation", "EvaluationOptions", "Row", "evaluate_model", "evaluate_run", "load_test_images"]
 
 _NOISE_COPIES = 4
 _SUBSET_SEED = 7  # the same images for every model that is evaluated on that many images
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSettings:
+class EvaluationOptions:
     """What is measured. `delta` None takes the threat of the model; `attack` "none" measures clean accuracy only."""
 
     attack: str = "pgd"
@@ -102,7 +102,7 @@ Progress = Callable[[str, int], None]
 def evaluate_run(
     run: Run,
     data: ImageData,
-    settings: EvaluationSettings,
+    settings: EvaluationOptions,
     *,
     device: torch.device,
     progress: Progress = lambda what, images: None,
@@ -129,7 +129,7 @@ def evaluate_run(
 def evaluate_model(
     path: Path,
     data: ImageData,
-    settings: EvaluationSettings,
+    settings: EvaluationOptions,
     *,
     device: torch.device,
     progress: Progress = lambda what, images: None,
@@ -201,7 +201,7 @@ def _parts(run: Run, device: torch.device, *, prefixes: bool) -> Iterator[tuple[
 def _attacked(
     model: nn.Module,
     data: ImageData,
-    settings: EvaluationSettings,
+    settings: EvaluationOptions,
     attack: PgdAttack,
     delta: float,
     device: torch.device,
@@ -239,7 +239,7 @@ def _attacked(
 
 
 def _certified(
-    predictor: Predictor, data: ImageData, settings: EvaluationSettings, advance: Callable[[int], None]
+    predictor: Predictor, data: ImageData, settings: EvaluationOptions, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     return certified_accuracy(predictor, data, n=settings.n, alpha=settings.alpha, seed=settings.seed, advance=advance)
 
@@ -248,7 +248,7 @@ def _row(
     what: str,
     stages: int | None,
     found: Accuracy,
-    settings: EvaluationSettings,
+    settings: EvaluationOptions,
     certified: dict[str, Any] | None,
     begun: float,
     *,

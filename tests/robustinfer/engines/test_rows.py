@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from robustinfer import Card, InputSpec, Predictor
-from robustinfer.card import CARD_KEY, Member
+from robustinfer.card import CARD_KEY, CardMember
 from robustinfer.engines import check_rows
 from robustinfer.errors import BatchError, EngineError
 
@@ -89,7 +89,7 @@ def test_rows_that_stand_alone_are_accepted(tmp_path: Path, suffix: str, kind: s
 
 
 def test_voting_members_are_looked_at_as_well(tmp_path: Path) -> None:
-    members = tuple(Member("cnn", beta, stage) for stage, beta in enumerate((1.0, 0.5), start=1))
+    members = tuple(CardMember("cnn", beta, stage) for stage, beta in enumerate((1.0, 0.5), start=1))
     card = Card(classes=CARD.classes, input=CARD.input, sigma=0.25, kind="votes", members=members)
     Predictor.load(write(Voting(network("independent")), tmp_path / "good.onnx"), card=card)
     with pytest.raises(BatchError, match=REASON):

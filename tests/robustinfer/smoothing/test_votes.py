@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from robustinfer import Card, Certificate, InputSpec, Member, Predictor
+from robustinfer import Card, CardMember, Certificate, InputSpec, Predictor
 from robustinfer.errors import CardError, CertificateError, ClassCountError, SampleSizeError, SettingError
 from robustinfer.smoothing.bounds import round_radius_down
 from robustinfer.smoothing.combination import Ballot, combine
@@ -177,7 +177,7 @@ THRESHOLDS = [0.25, 0.35, 0.45]  # at a first pixel of 0.8 (204/255): radii 0.55
 
 
 def votes_card(betas: Any = (0.5, 0.3, 0.2), **changes: Any) -> Card:
-    members = tuple(Member("half-space", beta, stage) for stage, beta in enumerate(betas, start=1))
+    members = tuple(CardMember("half-space", beta, stage) for stage, beta in enumerate(betas, start=1))
     return Card(**{"classes": ("a", "b"), "input": InputSpec(1, 2, 2), "kind": "votes", "sigma": 0.25, **changes,
                    "members": members})  # fmt: skip
 

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 import torch
 from robust.train import Recipe, train
-from robust.train.evaluation.evaluation import EvaluationSettings, evaluate_run, load_test_images
+from robust.train.evaluation.evaluation import EvaluationOptions, evaluate_run, load_test_images
 
 
 @pytest.mark.slow
@@ -25,7 +25,7 @@ def test_boosting_beats_its_first_stage_and_its_last_member(name: str, seeds: li
     gains = []
     for seed in seeds:
         run = train(Recipe.load(name).replace(seed=seed), tmp_path / f"run-{seed}", device="cpu")
-        settings = EvaluationSettings(restarts=2, n=500, certify=name == "digits-l2")
+        settings = EvaluationOptions(restarts=2, n=500, certify=name == "digits-l2")
         result = evaluate_run(run, load_test_images(None, "digits"), settings, device=torch.device("cpu"))
         first, *_, ensemble, last = result.rows
         assert first.robust is not None

@@ -13,7 +13,7 @@ from robust.train.data.datasets import ImageData, load_data
 from robust.train.data.pixels import TensorPixels
 from robust.train.evaluation.certified import certified_accuracy, memory_predictor
 from robust.train.evaluation.evaluation import (
-    EvaluationSettings,
+    EvaluationOptions,
     evaluate_model,
     evaluate_run,
     load_test_images,
@@ -95,23 +95,23 @@ def smoothed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_is_measured_after_each_stage_and_its_last_member_alone(smoothed: Run) -> None:
     data = load_test_images(None, smoothed.recipe.data, images=40)
     assert len(data) == 40
-    settings = EvaluationSettings(steps=2, restarts=1, n=50)
+    settings = EvaluationOptions(steps=2, restarts=1, n=50)
     result = evaluate_run(smoothed, data, settings, device=CPU)
     assert [row.what for row in result.rows] == ["1 of 2 stages", "2 of 2 stages", "last member alone"]
     assert all(row.certified is not None for row in result.rows)
     assert all(row.robust is not None and row.robust.count <= row.clean.count for row in result.rows)
-    evaluate_run(smoothed, data, EvaluationSettings(attack="none", certify=False), device=CPU)
+    evaluate_run(smoothed, data, EvaluationOptions(attack="none", certify=False), device=CPU)
     stored = smoothed.evaluation
     assert set(stored["attacks"]) == {"pgd-2x1", "none"}
     assert stored["attacks"]["pgd-2x1"] == json.loads(json.dumps(result.to_json()))
     assert set(stored["certified"]) == {row.what for row in result.rows}
     with pytest.raises(SettingError, match="apgd-t needs a deterministic model"):
-        evaluate_run(smoothed, data, EvaluationSettings(attack="apgd-t"), device=CPU)
+        evaluate_run(smoothed, data, EvaluationOptions(attack="apgd-t"), device=CPU)
 
 
 def test_data_of_other_classes_is_refused(smoothed: Run, pixels: ImageData) -> None:
     with pytest.raises(DataError, match="The model knows the classes 0, 1, 2"):
-        evaluate_run(smoothed, pixels, EvaluationSettings(), device=CPU)
+        evaluate_run(smoothed, pixels, EvaluationOptions(), device=CPU)
 
 
 def test_a_torchscript_file_is_attacked_as_the_run_is(smoothed: Run, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_torchscript_file_is_attacked_as_the_run_is(smoothed: Run, tmp_path: P
     data = load_test_images(None, "digits", images=40)
     model = tmp_path / "model.pt"
     export_run(smoothed, model, format="torchscript")
-    settings = EvaluationSettings(steps=2, restarts=1, n=50, prefixes=False)
+    settings = EvaluationOptions(steps=2, restarts=1, n=50, prefixes=False)
     file = evaluate_model(model, data, settings, device=CPU).rows[0]
     run = evaluate_run(smoothed, data, settings, device=CPU).rows[0]
     assert file.certified is not None
@@ -138,8 +138,8 @@ def test_an_onnx_file_is_certified_as_the_run_is_and_not_attacked(smoothed: Run,
     data = load_test_images(None, "digits", images=40)
     model = tmp_path / "model.onnx"
     export_run(smoothed, model)
-    result = evaluate_model(model, data, EvaluationSettings(n=50), device=CPU)
-    run = evaluate_run(smoothed, data, EvaluationSettings(attack="none", n=50, prefixes=False), device=CPU).rows[0]
+    result = evaluate_model(model, data, EvaluationOptions(n=50), device=CPU)
+    run = evaluate_run(smoothed, data, EvaluationOptions(attack="none", n=50, prefixes=False), device=CPU).rows[0]
     assert result.attack == "none"
     assert result.rows[0].robust is None
     assert result.rows[0].certified is not None

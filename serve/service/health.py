@@ -51,7 +51,7 @@ def _status(url: str, timeout: float, *, by_worker: bool = False) -> int | None:
 
 
 def main() -> int:
-    """`python -m robust.serve.service.probes`: 0 if the server in this container makes predictions, else 1.
+    """`python -m robust.serve.service.health`: 0 if the server in this container makes predictions, else 1.
 
     A server writes the address of its health port into its private folder, whatever its settings are.
     """
