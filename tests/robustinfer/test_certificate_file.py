@@ -412,7 +412,6 @@ def test_a_killed_process_loses_and_repeats_nothing(work: list[str], tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.representative
 @pytest.mark.timeout(240)
 def test_shards_under_torchrun_with_one_killed(work: list[str], tmp_path: Path) -> None:
     """torchrun starts one process a shard; one is killed and restarted by torchrun, and the whole comes out."""

@@ -111,6 +111,7 @@ def test_a_training_that_is_asked_to_stop_keeps_its_last_step(
     assert weights(train(recipe, tmp_path / "run", device="cpu", resume=True)) == weights(whole)
 
 
+@pytest.mark.slow  # its sibling above stops a training at every place, in this process
 @pytest.mark.timeout(900)
 def test_signals_leave_a_checkpoint_and_the_command_that_resumes(tiny: Recipe, tmp_path: Path) -> None:
     """A real process: ctrl-C, then SIGTERM to the process that resumed, then to the end by the command it printed.
