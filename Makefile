@@ -15,7 +15,7 @@ quickstart: $(STAMP)
 
 test: lint types unit
 
-# Everything, the slow tests included: about half an hour on two cores.
+# Everything, the slow tests included.
 test-all: lint types
 	$(PYTEST)
 
