@@ -17,9 +17,7 @@ from typing import IO, Any
 
 from .card import InputSpec
 from .certificate import Certificate, read_json
-from .data import ImageSet
-from .data_spec import parse_data
-from .data_splits import choose
+from .data import ImageSet, choose, parse_data
 from .errors import CertificateError, DataError
 from .images import as_image, image_digest, to_unit
 from .predictor import Predictor

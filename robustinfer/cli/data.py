@@ -36,8 +36,7 @@ def command(
 
     [bold]robust data folder:pictures --sheet sheet.png[/bold]
     """
-    from ..data_description import contact_sheet, describe_data
-    from ..data_spec import parse_data
+    from ..data import contact_sheet, describe_data, parse_data
 
     found = parse_data(spec)
     description = describe_data(found, download=download)

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..data_spec import IN_ROOT, place_data
 from ..extras import needed
 from .console import note, print_json, print_text
 
@@ -50,6 +49,7 @@ def command(
         from robust.train.machine.processes import choose_device
         from robust.train.runs.run import Run
 
+    from ..data import IN_ROOT, place_data
     from .training_progress import stoppable, watching
 
     if threads:

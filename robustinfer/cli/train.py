@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..data_spec import place_data
 from ..errors import SettingError
 from ..extras import needed
 from .console import note, print_json, print_text, program
@@ -76,6 +75,7 @@ def command(
         import torch
         from robust.train import Recipe, train
 
+    from ..data import place_data
     from .training_progress import stoppable, watching
 
     chosen = Recipe.load(recipe).set(set_ or ())

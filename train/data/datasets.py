@@ -17,10 +17,7 @@ import torch
 from torch import Tensor
 
 from robustinfer.card import InputSpec, Resize
-from robustinfer.data import source_labels
-from robustinfer.data_source import Source, open_source
-from robustinfer.data_spec import parse_data
-from robustinfer.data_splits import choose
+from robustinfer.data import Source, choose, open_source, parse_data, source_labels
 
 from .pixels import Pixels, TensorPixels, picture_input, picture_pixels, unreadable_numbers
 
@@ -127,7 +124,7 @@ def load_data(
     skip_unreadable: int = 0,
     foreign: bool = False,
 ) -> ImageData:
-    """The `train` or `test` split of a data set (`robustinfer.data_spec`), or `all` of it.
+    """The `train` or `test` split of a data set (`robustinfer.data.spec`), or `all` of it.
 
     `root` is where mnist, cifar10 and imagenet lie if their name does not say it. Files are read as `model` (a run or a
     card) takes them, with its classes; before there is a model, `size` is the side of its images. Up to

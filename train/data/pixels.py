@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from robustinfer.card import InputSpec
-from robustinfer.data_source import Source
+from robustinfer.data import Source
 from robustinfer.errors import DataError, InputError
 from robustinfer.images import decode_image, picture_shape, read_image
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from robustinfer import Predictor
-from robustinfer.data_spec import find_data, parse_data
+from robustinfer.data import find_data, parse_data
 from robustinfer.errors import DataError, ModelFileError, SettingError
 from robustinfer.files import write_text
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DataError, MissingDataError
-from .extras import require
+from ..errors import DataError, MissingDataError
+from ..extras import require
 
 __all__ = ["EncodedPart", "parquet_parts"]
 

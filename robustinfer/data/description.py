@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .card import InputSpec
-from .data_source import Source, open_source
-from .data_spec import DataSpec
-from .errors import DataError, InputError
-from .images import decode_image, picture_shape
+from ..card import InputSpec
+from ..errors import DataError, InputError
+from ..images import decode_image, picture_shape
+from .source import Source, open_source
+from .spec import DataSpec
 
 if TYPE_CHECKING:
     from PIL import Image

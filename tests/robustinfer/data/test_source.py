@@ -12,9 +12,7 @@ from typer.testing import CliRunner
 
 from robustinfer import Card, InputSpec
 from robustinfer.cli.main import app
-from robustinfer.data import load_images
-from robustinfer.data_source import open_source
-from robustinfer.data_spec import DataSpec, find_data, parse_data, place_data
+from robustinfer.data import DataSpec, find_data, load_images, open_source, parse_data, place_data
 from robustinfer.errors import DataError, MissingDataError
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (12, 4, 4, 3), dtype=np.uint8)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import MissingDataError
-from .extras import needed
+from ..errors import MissingDataError
+from ..extras import needed
 
 __all__ = ["VisionPart", "is_divided", "torchvision_part", "vision_arrays"]
 

@@ -15,7 +15,7 @@ from robustinfer import Card, Certificate, InputSpec, Predictor
 from robustinfer.certificate_file import certify_data, read_certificates
 from robustinfer.cli.main import app
 from robustinfer.data import choose_readable, load_images, unlabelled_images
-from robustinfer.data_splits import choose, first_of_each_class, is_class_by_class, split_groups
+from robustinfer.data.splits import choose, first_of_each_class, is_class_by_class, split_groups
 from robustinfer.errors import CertificateError, DataError, MissingDataError, RobustinferError, SettingError
 
 CARD = Card(classes=("0", "1"), input=InputSpec(1, 2, 2))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .data_splits import split_fifth
-from .errors import DataError, MissingDataError
-from .extras import require
+from ..errors import DataError, MissingDataError
+from ..extras import require
+from .splits import split_fifth
 
 __all__ = ["ArrayPart", "digits", "npz_arrays", "npz_parts"]
 

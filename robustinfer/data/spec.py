@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import DataError, MissingDataError
+from ..errors import DataError, MissingDataError
 
 __all__ = ["IN_ROOT", "KINDS", "DataSpec", "find_data", "parse_data", "place_data"]
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .data_arrays import ArrayPart, digits, npz_parts
-from .data_files import Listing, csv_listings, folder_listings, gtsrb_listings, imagenet_folder
-from .data_parquet import EncodedPart, parquet_parts
-from .data_spec import DataSpec
-from .data_splits import groups_of_names, split_fifth, split_groups
-from .errors import DataError, ImageFileError, SettingError
+from ..errors import DataError, ImageFileError, SettingError
+from .arrays import ArrayPart, digits, npz_parts
+from .files import Listing, csv_listings, folder_listings, gtsrb_listings, imagenet_folder
+from .parquet import EncodedPart, parquet_parts
+from .spec import DataSpec
+from .splits import groups_of_names, split_fifth, split_groups
 from .vision import is_divided, torchvision_part, vision_arrays
 
 __all__ = ["SPLITS", "Source", "open_source"]

@@ -7,9 +7,9 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from .data_splits import split_fifth
-from .errors import DataError, MissingDataError
-from .images import IMAGE_SUFFIXES, PICTURE_SUFFIXES
+from ..errors import DataError, MissingDataError
+from ..images import IMAGE_SUFFIXES, PICTURE_SUFFIXES
+from .splits import split_fifth
 
 __all__ = [
     "Listing",

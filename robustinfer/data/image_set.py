@@ -1,7 +1,6 @@
 """Data sets for certification, without torch: images one by one, labels, and the part that belongs to a shard.
 
-`robustinfer.data_spec` says how a data set is named and `robustinfer.data_source` what it holds; here a model's card
-says how its images are read and which number each class has.
+A model's card says how its images are read and which number each class has.
 """
 
 import hashlib
@@ -14,27 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .card import Card
-from .data_arrays import digits, npz_arrays
-from .data_files import class_folders, imagenet_folder, pictures_in
-from .data_source import Source, open_source
-from .data_spec import find_data
-from .data_splits import choose, split_fifth
-from .errors import DataError, ImageFileError, InputError, SettingError
-from .images import decode_image, image_digest, read_image
+from ..card import Card
+from ..errors import DataError, ImageFileError, InputError, SettingError
+from ..images import decode_image, image_digest, read_image
+from .files import pictures_in
+from .source import Source, open_source
+from .spec import find_data
+from .splits import choose
 
 __all__ = [
     "ImageSet",
     "choose_readable",
-    "class_folders",
     "class_numbers",
-    "digits",
-    "imagenet_folder",
     "load_images",
-    "npz_arrays",
     "parse_shard",
     "source_labels",
-    "split_fifth",
     "unlabelled_images",
     "unreadable",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DataError
+from ..errors import DataError
 
 __all__ = ["choose", "first_of_each_class", "groups_of_names", "is_class_by_class", "split_fifth", "split_groups"]
 
