@@ -41,7 +41,7 @@ class Recipe:
 
     # The members
     architecture: str = text(
-        "cnn", "cnn, cnn7, cnn7-norm, lenet, resnet12 ... resnet110, imagenet-resnet18 ... 50, or module:factory"
+        "cnn", "cnn, cnn7, cnn7-norm, fast, lenet, resnet12 ... resnet110, imagenet-resnet18 ... 50, or module:factory"
     )
     width: float = number(1.0, "factor on the number of channels of a built-in architecture", above=True, high=64)
     warm_start: bool = flag(True, "start each member from the parameters of the one before")

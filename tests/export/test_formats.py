@@ -69,7 +69,8 @@ def exported(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "suffix"), [("cnn", ".onnx"), *((name, suffix) for name in QUICK for suffix in (".pt", ".pt2"))]
+    ("architecture", "suffix"),
+    [("cnn", ".onnx"), ("fast", ".onnx"), ("fast", ".pt"), *((a, s) for a in QUICK for s in (".pt", ".pt2"))],
 )
 def test_formats_agree_with_torch(tmp_path: Path, architecture: str, suffix: str) -> None:
     exported(tmp_path / f"model{suffix}", architecture, [0.8, -0.3], (3, 9, 13), seed=3)

@@ -13,6 +13,7 @@ from robustinfer.card import InputSpec
 from robustinfer.errors import RecipeError
 
 from .cnn import LeNet, SmallCNN
+from .fast import FastCNN
 from .resnet import CifarResNet, ImageNetResNet
 
 __all__ = ["Member", "architectures", "build_member"]
@@ -56,6 +57,7 @@ _ARCHITECTURES: dict[str, _Factory] = {
     "cnn": lambda spec, classes, width: SmallCNN(spec, classes=classes, width=width),
     "cnn7": lambda spec, classes, width: SmallCNN(spec, classes=classes, width=width, kernel=7),
     "cnn7-norm": lambda spec, classes, width: SmallCNN(spec, classes=classes, width=width, kernel=7, norm=True),
+    "fast": lambda spec, classes, width: FastCNN(channels=spec.channels, classes=classes, width=width),
     "lenet": lambda spec, classes, width: LeNet(spec, classes=classes, width=width),
     **{f"resnet{depth}": _cifar(depth) for depth in (12, 18, 20, 32, 110)},
     **{f"imagenet-resnet{depth}": _imagenet(depth) for depth in (18, 20, 32, 50)},

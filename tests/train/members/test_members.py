@@ -6,6 +6,7 @@ from robust.train.members import Member, architectures, build_member
 from torch import nn
 
 from robustinfer import InputSpec
+from robustinfer.errors import RecipeError
 
 SHAPES = {"lenet": (1, 28, 28), "cnn": (1, 28, 28), "cnn7": (1, 28, 28), "cnn7-norm": (1, 28, 28)}
 
@@ -65,6 +66,26 @@ def test_resnet20_has_the_published_number_of_weights() -> None:
     """He et al.: 0.27 million for 10 classes; ours differs by its 1x1 shortcuts and the class count."""
     weights = sum(parameter.numel() for parameter in build("resnet20", width=1.0).parameters())
     assert weights == pytest.approx(272_000, rel=0.02)
+
+
+def test_the_fast_network_costs_what_it_says() -> None:
+    """33 million multiplications and half a million parameters at half width; the stem and its two pools come first."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    member = build("fast", width=0.5)
+    with FlopCounterMode(display=False) as counter:
+        member(torch.zeros(1, 3, 32, 32))
+    assert counter.get_total_flops() / 2 == pytest.approx(33e6, rel=0.02)  # a multiplication and an addition each
+    assert sum(parameter.numel() for parameter in member.parameters()) == pytest.approx(500_000, rel=0.02)
+    shapes = [tuple(layer.weight.shape) for layer in member.network.modules() if isinstance(layer, nn.Conv2d)]
+    assert shapes[0] == (24, 3, 2, 2)
+    assert [shape[0] for shape in shapes[1:]] == [32, 32, 128, 128, 128, 128]
+
+
+def test_the_fast_network_refuses_images_that_its_pools_would_leave_nothing_of() -> None:
+    assert build("fast", shape=(1, 9, 9))(torch.zeros(2, 1, 9, 9)).shape == (2, 7)
+    with pytest.raises(RecipeError, match=r"fast does not take images of shape \(1, 8, 8\)"):
+        build("fast", shape=(1, 8, 8))
 
 
 def test_the_seed_gives_the_weights_and_the_global_stream_is_left_alone() -> None:
