@@ -19,6 +19,7 @@ from typing import Any, Literal
 from robust.train import Recipe, train
 from robust.train.runs.journal import Silent
 from robust.train.runs.run import Run
+from robust.train.starting import Start
 
 from benchmarks.lib.record import RESULTS, environment, write_record
 from robustinfer.files import write_text
@@ -78,7 +79,9 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def trained(recipe: Recipe, folder: Path, *, data: Path, device: str = "cpu") -> tuple[Run, dict[str, Any]]:
+def trained(
+    recipe: Recipe, folder: Path, *, data: Path, device: str = "cpu", start: Start | None = None
+) -> tuple[Run, dict[str, Any]]:
     """The run of this recipe, and what its training cost: as the folder holds it, resumed, or trained anew."""
     cost = folder / "cost.json"
     if not _holds(folder, recipe):
@@ -86,7 +89,7 @@ def trained(recipe: Recipe, folder: Path, *, data: Path, device: str = "cpu") ->
     elif cost.is_file():
         return Run.open(folder), json.loads(cost.read_text(encoding="utf-8"))
     clock = _Clock(folder / "clock.json")
-    run = train(recipe, folder, root=data, device=device, watcher=clock, resume=True)
+    run = train(recipe, folder, start=start, root=data, device=device, watcher=clock, resume=True)
     spent = clock.spent() | {"load_average": os.getloadavg()[1], "epochs": clock.epochs}
     write_text(cost, json.dumps(spent))
     return run, spent
