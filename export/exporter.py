@@ -85,7 +85,7 @@ def export_ensemble(
     Nothing is left at `path` if anything fails, and a file that was there before stays.
     """
     target, chosen = Path(path), format_of(path, format)
-    _check_settings(chosen, card, sampler=sampler, opset=opset, samples=samples)
+    _check_options(chosen, card, sampler=sampler, opset=opset, samples=samples)
     card = dataclasses.replace(card, sampler=sampler_domains(sampler_sigma(card)) if sampler else ())
     build = _builder(chosen, _fuse(ensemble, card), card, sampler=sampler, opset=opset)
     comparison: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "progress": progress}
@@ -131,7 +131,7 @@ def export_run(
     author: str | None = None,
     data: str | os.PathLike[str] = "data",
     members: bool | None = None,
-    **settings: Any,
+    **options: Any,
 ) -> Exported:
     """Write the first `stages` stages of a run (all, if None) as one model file; see `export_ensemble`.
 
@@ -148,17 +148,17 @@ def export_run(
     opened = run if isinstance(run, Run) else Run.open(Path(run))
     if not opened.stages:
         raise ExportError(f"{opened.path} has no finished stage yet: train it first.")
-    format_of(path, settings.get("format"))
+    format_of(path, options.get("format"))
     votes = opened.recipe.booster == "minimax" if members is None else members
     ensemble = opened.ensemble(stages)
     if not votes:  # the scores of members that were trained to vote may still be added up
         ensemble = Ensemble(list(ensemble.members), ensemble.betas).freeze()
     card = run_card(opened, ensemble, stages=stages, name=name, version=version, license=license, author=author)
     card = dataclasses.replace(card, kind="votes" if votes else "scores")
-    return export_ensemble(ensemble, card, path, **{"images": run_images(opened, data), **settings})
+    return export_ensemble(ensemble, card, path, **{"images": run_images(opened, data), **options})
 
 
-def _check_settings(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:
+def _check_options(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:
     try:
         vote_betas(card)
     except CardError as error:

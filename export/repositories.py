@@ -19,23 +19,23 @@ __all__ = ["export_archive", "export_triton", "triton_config"]
 _MAX_BATCH = 256
 
 
-def export_triton(run: str | os.PathLike[str], folder: str | os.PathLike[str], **settings: Any) -> Exported:
+def export_triton(run: str | os.PathLike[str], folder: str | os.PathLike[str], **options: Any) -> Exported:
     """Write a run as a model of a Triton model repository: NAME/config.pbtxt, NAME/labels.txt, NAME/1/model.onnx.
 
-    `folder` is the repository; the settings are those of `export_run`. The configuration is written last, so Triton
+    `folder` is the repository; the options are those of `export_run`. The configuration is written last, so Triton
     never sees a model that is not complete.
     """
-    if settings.get("sampler"):
+    if options.get("sampler"):
         raise ExportError(
             "Triton batches requests along the first axis, which a sampler's votes do not have: "
             "export the sampler as .onnx or .pt."
         )
-    if settings.get("members"):
+    if options.get("members"):
         raise ExportError("A Triton model gives ensemble scores: export members that vote as .onnx, .pt, .pt2 or .mar.")
     repository = Path(folder)
     if repository.suffix in {".onnx", ".pt", ".pt2", ".mar"}:
         raise ExportError(f"A Triton model repository is a folder; found {repository.name}.")
-    name = settings.get("name") or _recipe_name(run)
+    name = options.get("name") or _recipe_name(run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise ExportError(
             f"A model name for Triton has letters, digits, '_', '.' and '-'; found {name!r}: pass --name."
@@ -43,7 +43,7 @@ def export_triton(run: str | os.PathLike[str], folder: str | os.PathLike[str], *
     made = [path for path in (repository / name, repository) if not path.exists()]
     try:
         exported = export_run(
-            run, repository / name / "1" / "model.onnx", **{**settings, "name": name, "members": False}
+            run, repository / name / "1" / "model.onnx", **{**options, "name": name, "members": False}
         )
         labels = (" ".join(label.split()) for label in exported.card.classes)
         write_text(repository / name / "labels.txt", "".join(f"{label}\n" for label in labels))
@@ -82,14 +82,14 @@ dynamic_batching {{ }}
 
 
 def export_archive(
-    run: str | os.PathLike[str], path: str | os.PathLike[str], *, pack: Callable[..., Path], **settings: Any
+    run: str | os.PathLike[str], path: str | os.PathLike[str], *, pack: Callable[..., Path], **options: Any
 ) -> Exported:
     """Write a run as an archive (.mar) around an accepted ONNX file, by `robust.serve.pack`."""
     target = Path(path)
     if target.suffix != ".mar":
         raise ExportError(f"A TorchServe archive ends in .mar; found {target.name}.")
     with tempfile.TemporaryDirectory() as scratch:
-        exported = export_run(run, Path(scratch) / "model.onnx", **settings)
+        exported = export_run(run, Path(scratch) / "model.onnx", **options)
         try:
             pack(exported.path, target, name=exported.card.name, version=exported.card.version)
         except OSError as error:

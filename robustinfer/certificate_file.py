@@ -73,7 +73,7 @@ class Header:
             return "choice of images"
         if self.data_digest and other.data_digest and self.data_digest != other.data_digest:
             return "data set"
-        return "settings" if self.settings != other.settings else None
+        return "choice of settings" if self.settings != other.settings else None
 
     def detail(self, other: "Header") -> str:
         """What exactly differs: each value here and there."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .certificate import Certificate
-from .errors import SettingError
+from .errors import ArgumentError
 
 __all__ = ["COLUMNS", "check_table", "write_certificates"]
 
@@ -33,9 +33,9 @@ def write_certificates(path: Path, answers: Iterable[tuple[str, Certificate]]) -
 def check_table(path: Path) -> None:
     """Refuse a place where no certificates can be written, before there are any."""
     if path.suffix not in (".jsonl", ".csv"):
-        raise SettingError(f"Certificates go into a .jsonl or a .csv file; found {path.name}.")
+        raise ArgumentError(f"Certificates go into a .jsonl or a .csv file; found {path.name}.")
     if path.exists():
-        raise SettingError(f"{path} is already there: choose another --out, or remove it.")
+        raise ArgumentError(f"{path} is already there: choose another --out, or remove it.")
 
 
 def _written(path: Path, answers: Iterable[tuple[str, Certificate]]) -> Iterator[tuple[str, Certificate]]:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .certificate import Certificate, Prediction
-from .errors import ClientError, ImageFileError, SettingError
+from .errors import ArgumentError, ClientError, ImageFileError
 from .extras import needed
 from .settings import CertifySettings, PredictSettings
 from .signing import PublicKey, check_answer
@@ -66,7 +66,7 @@ class _Core:
     def __init__(self, url: str, *, model: str | None, token: str | None, retries: int, key: Key | None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise SettingError(f"Expected an address like http://127.0.0.1:8080, found {url!r}.")
+            raise ArgumentError(f"Expected an address like http://127.0.0.1:8080, found {url!r}.")
         path = parts.path.rstrip("/")
         if "/predictions/" in path:
             path, _, rest = path.partition("/predictions/")
@@ -84,7 +84,7 @@ class _Core:
     def certify_signed(self, image: Image, settings: CertifySettings) -> _Steps[dict[str, Any]]:
         """A certificate for one image as the server sent it, with its signature."""
         if self._key is None:
-            raise SettingError("Give the public key of the server to check its signatures: Client(url, key=FILE).")
+            raise ArgumentError("Give the public key of the server to check its signatures: Client(url, key=FILE).")
         return dict((yield from self._certified(image, settings)))
 
     def _certified(self, image: Image, settings: CertifySettings) -> _Steps[Any]:

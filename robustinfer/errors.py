@@ -6,10 +6,11 @@ RobustinferError
 │   ├── DtypeError            neither uint8 nor a floating type
 │   ├── PixelRangeError       a pixel outside [0,1], or one that is NaN or infinite
 │   └── ImageFileError        a file that is not a readable image
-├── SettingError              an argument that makes no sense (a misuse: exit code 2 on the command line)
-│   ├── AlphaError            alpha outside (0, 1)
-│   ├── SampleSizeError       n cannot certify anything at this alpha, or is beyond a limit
-│   └── SigmaError            no sigma, or another sigma than the one the model was trained for
+├── ArgumentError             an argument or option that makes no sense (a misuse: exit code 2 on the command line)
+│   └── SettingError          such a setting of a request
+│       ├── AlphaError        alpha outside (0, 1)
+│       ├── SampleSizeError   n cannot certify anything at this alpha, or is beyond a limit
+│       └── SigmaError        no sigma, or another sigma than the one the model was trained for
 ├── ModelError                a model file that cannot be used
 │   ├── ModelFileError        unreadable, truncated, or no model at all
 │   │   └── MissingModelError there is no such file (a misuse: exit code 2)
@@ -35,6 +36,7 @@ RobustinferError
 
 __all__ = [
     "AlphaError",
+    "ArgumentError",
     "BatchError",
     "CardError",
     "CertificateError",
@@ -94,10 +96,14 @@ class ImageFileError(InputError):
     """A file that is not a readable image."""
 
 
-class SettingError(RobustinferError):
-    """An argument that makes no sense."""
+class ArgumentError(RobustinferError):
+    """An argument or option that makes no sense."""
 
     exit_code = 2
+
+
+class SettingError(ArgumentError):
+    """A setting of a request that makes no sense."""
 
 
 class AlphaError(SettingError):

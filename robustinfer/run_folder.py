@@ -1,6 +1,6 @@
 """The run folder as data: recipe, provenance, stages and evaluation, read without torch.
 
-    recipe.toml              resolved settings; [provenance]: versions, commit, data digest, classes, input
+    recipe.toml              resolved fields; [provenance]: versions, commit, data digest, classes, input
     start.safetensors        what members start from instead of random parameters, if the run was trained with --from
     stage-NN.safetensors     the parameters of the member of stage NN
     stage-NN.json            its beta, all betas after the stage, seconds, measurements, warnings
@@ -57,7 +57,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder. `recipe` holds the settings as the file names them; stages are read when they are asked for."""
+    """A run folder. `recipe` holds the fields as the file names them; stages are read when they are asked for."""
 
     path: Path
     recipe: dict[str, Any]

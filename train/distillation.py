@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustinfer.errors import RunError, SettingError
+from robustinfer.errors import ArgumentError, RunError
 from robustinfer.files import write_text
 
 from .boosting.booster import IndependentBooster
@@ -135,7 +135,7 @@ def distill(
     if not run.stages:
         raise RunError(f"{run.path} has no finished stage yet, so there is nothing to learn from: train it first.")
     if not temperature > 0:
-        raise SettingError(f"Expected a temperature above 0, found {temperature!r}.")
+        raise ArgumentError(f"Expected a temperature above 0, found {temperature!r}.")
     recipe = student_recipe(run, epochs=epochs)
     recipe = recipe if data is None else recipe.replace(data=data)
     booster = partial(DistillationBooster, teacher=run, temperature=temperature)
@@ -189,16 +189,14 @@ class Comparison:
         return {"ensemble": self.ensemble.to_json(), "student": self.student.to_json()}
 
 
-def compare(
-    run: Run, student: Run, data: ImageData, settings: EvaluationOptions, *, device: torch.device
-) -> Comparison:
+def compare(run: Run, student: Run, data: ImageData, options: EvaluationOptions, *, device: torch.device) -> Comparison:
     """Clean, robust and certified accuracy and cost of the ensemble and of its student."""
-    settings = dataclasses.replace(settings, prefixes=False)
-    return Comparison(*(_measured(one, data, settings, device) for one in (run, student)))
+    options = dataclasses.replace(options, prefixes=False)
+    return Comparison(*(_measured(one, data, options, device) for one in (run, student)))
 
 
-def _measured(run: Run, data: ImageData, settings: EvaluationOptions, device: torch.device) -> Compared:
-    row = evaluate_run(run, data, settings, device=device).rows[0]
+def _measured(run: Run, data: ImageData, options: EvaluationOptions, device: torch.device) -> Compared:
+    row = evaluate_run(run, data, options, device=device).rows[0]
     ensemble = run.ensemble(device=device)
     parameters = sum(parameter.numel() for parameter in ensemble.parameters())
     return Compared(run.recipe.name, len(ensemble.members), parameters, _seconds(ensemble, run, device), row)

@@ -1,4 +1,4 @@
-"""The recipe: all settings of a training, as one frozen object, one TOML file, one table in `docs/recipes.md`."""
+"""The recipe: what a training is told, as one frozen object, one TOML file, one table in `docs/recipes.md`."""
 
 import dataclasses
 import difflib
@@ -19,7 +19,7 @@ __all__ = ["Recipe", "builtin_recipes", "recipe_template"]
 
 _BUILTIN = Path(__file__).with_name("recipes")
 
-# Recipes outlive releases. A setting that was renamed is read under its old name as well, unless both are given; one
+# Recipes outlive releases. A field that was renamed is read under its old name as well, unless both are given; one
 # that was dropped may still stand in a file with the value that changes nothing.
 _RENAMED = {"weights": "betas"}
 _DROPPED: dict[str, Any] = {"initial_beta": 1.0, "label_smoothing": 0.0}
@@ -27,7 +27,7 @@ _DROPPED: dict[str, Any] = {"initial_beta": 1.0, "label_smoothing": 0.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All settings of a training. Every field is a key of the TOML file and of `--set key=value`."""
+    """Everything that a training is told. Every field is a key of the TOML file and of `--set key=value`."""
 
     name: str = text("unnamed", "name of the recipe")
     description: str = text("", "one sentence about the recipe")
@@ -114,8 +114,8 @@ class Recipe:
     checkpoint_seconds: float = number(60.0, "seconds between two checkpoints within an epoch")
 
     def __post_init__(self) -> None:
-        for setting in dataclasses.fields(self):
-            object.__setattr__(self, setting.name, validate(setting, getattr(self, setting.name)))
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, validate(field, getattr(self, field.name)))
         _check_threat(self)
 
     @property
@@ -148,46 +148,46 @@ class Recipe:
         return max(1, round(self.epochs * self.growth ** (stage - 1)))
 
     def to_json(self) -> dict[str, Any]:
-        """All settings."""
+        """All fields."""
         return dataclasses.asdict(self)
 
     def to_toml(self) -> str:
-        """All settings as the text of a recipe file."""
+        """All fields as the text of a recipe file."""
         return tomli_w.dumps(self.to_json())
 
     def replace(self, **changes: Any) -> "Recipe":
-        """This recipe with some settings changed."""
+        """This recipe with some fields changed."""
         return Recipe.from_json({**self.to_json(), **_current(changes)})
 
     def set(self, assignments: Iterable[str]) -> "Recipe":
         """This recipe with the `key=value` words of `--set` applied."""
-        settings = {setting.name: setting for setting in dataclasses.fields(self)}
+        known = {field.name: field for field in dataclasses.fields(self)}
         changes = {}
         for assignment in assignments:
             key, separator, value = assignment.partition("=")
             if not separator:
                 raise RecipeError(f"--set takes key=value, for example stages=3; found {assignment!r}.")
             name = _RENAMED.get(key.strip(), key.strip())
-            if name not in settings:
+            if name not in known:
                 raise RecipeError(_unknown(name))
-            changes[name] = parse(settings[name], value)
+            changes[name] = parse(known[name], value)
         return self.replace(**changes)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Recipe":
-        """A recipe of these settings; an unknown key is refused by name."""
-        settings = _current(document)
-        known = {setting.name for setting in dataclasses.fields(cls)}
-        for key in settings:
+        """A recipe of these fields; an unknown key is refused by name."""
+        fields = _current(document)
+        known = {field.name for field in dataclasses.fields(cls)}
+        for key in fields:
             if key not in known:
                 raise RecipeError(_unknown(key))
-        return cls(**settings)
+        return cls(**fields)
 
     @classmethod
     def load(cls, recipe: str | Path) -> "Recipe":
         """Read a TOML file, or the built-in recipe of this name.
 
-        `extends = "NAME"` in a file takes every setting that the file does not give from the recipe of that name.
+        `extends = "NAME"` in a file takes every field that the file does not give from the recipe of that name.
         """
         path = Path(recipe)
         if path.suffix != ".toml":
@@ -224,7 +224,7 @@ def recipe_template(kind: str) -> str:
 def _check_threat(recipe: Recipe) -> None:
     if recipe.norm == "linf" and recipe.delta > 1:
         raise RecipeError(
-            f"The setting `delta` is in pixel units of [0,1], so at most 1 for linf; found {recipe.delta:g} "
+            f"The field `delta` is in pixel units of [0,1], so at most 1 for linf; found {recipe.delta:g} "
             f"(did you mean {recipe.delta:g}/255 = {recipe.delta / 255:.6f}?)."
         )
     if recipe.smoothed != (recipe.sigma > 0):
@@ -235,43 +235,43 @@ def _check_threat(recipe: Recipe) -> None:
     if recipe.smoothed and recipe.norm != "l2":
         raise RecipeError('Gaussian smoothing certifies l2 balls: set norm = "l2", or smoothing = "none".')
     if recipe.noise_scale != 1 and not recipe.smoothed:
-        raise RecipeError("The setting `noise_scale` changes the noise of a smoothed training: it needs `smoothing`.")
+        raise RecipeError("The field `noise_scale` changes the noise of a smoothed training: it needs `smoothing`.")
     if recipe.consistency and not (recipe.smoothed and recipe.noise_samples > 1):
         raise RecipeError(
-            "The setting `consistency` compares noisy copies of an image: it needs smoothing and noise_samples of at "
+            "The field `consistency` compares noisy copies of an image: it needs smoothing and noise_samples of at "
             f"least 2; found smoothing = {recipe.smoothing!r} and noise_samples = {recipe.noise_samples}."
         )
     if recipe.attack == "n-fgsm" and (recipe.norm != "linf" or recipe.smoothed):
         raise RecipeError('N-FGSM is an linf attack: for l2 use attack = "pgd" with steps = 1.')
     if recipe.attack == "kept" and recipe.augment != "none":
         raise RecipeError(
-            'The setting attack = "kept" continues the perturbation an image had an epoch before, which does not '
+            'The field attack = "kept" continues the perturbation an image had an epoch before, which does not '
             f'fit the image that augment = {recipe.augment!r} makes of it now: set augment = "none", or attack = "pgd".'
         )
     shortest = min(recipe.stage_epochs(1), recipe.stage_epochs(recipe.stages))
     if recipe.keeps_perturbations and shortest < 2:
         raise RecipeError(
-            'The setting attack = "kept" moves a perturbation after each epoch, so that a stage of one epoch would '
+            'The field attack = "kept" moves a perturbation after each epoch, so that a stage of one epoch would '
             'meet none at all: raise `epochs` or `growth` until every stage has at least two, or set attack = "pgd".'
         )
 
 
 def _current(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings under their present names, without those that were dropped and changed nothing."""
-    settings: dict[str, Any] = {}
+    """The fields under their present names, without those that were dropped and changed nothing."""
+    fields: dict[str, Any] = {}
     for key, value in document.items():
         name = _RENAMED.get(key, key)
-        if name in settings:
+        if name in fields:
             raise RecipeError(f"`{name}` is given twice, once by its old name: keep one of the two.")
         if name not in _DROPPED:
-            settings[name] = value
+            fields[name] = value
         elif value != _DROPPED[name]:
-            raise RecipeError(f"The setting `{name}` no longer exists; found {value!r}: remove it from the recipe.")
-    return settings
+            raise RecipeError(f"The field `{name}` no longer exists; found {value!r}: remove it from the recipe.")
+    return fields
 
 
 def _unknown(key: str) -> str:
-    names = [setting.name for setting in dataclasses.fields(Recipe)]
+    names = [field.name for field in dataclasses.fields(Recipe)]
     close = difflib.get_close_matches(key, names, n=1)
     hint = f"did you mean `{close[0]}`?" if close else "docs/recipes.md lists them all."
-    return f"A recipe has no setting `{key}`; {hint}"
+    return f"A recipe has no field `{key}`; {hint}"

@@ -1,6 +1,6 @@
-"""Settings that check themselves: one declaration gives the default, the sentence of help, the type and the limits.
+"""Fields that check themselves: one declaration gives the default, the sentence of help, the type and the limits.
 
-An internal module of `recipe.py`, which declares each setting of a training by `choice`, `number`, `text` or `flag`.
+An internal module of `recipe.py`, which declares each field of a training by `choice`, `number`, `text` or `flag`.
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 
 
 def text(default: str, help: str) -> Any:
-    """A setting that is free text."""
+    """A field that is free text."""
     return dataclasses.field(default=default, metadata={"kind": str, "help": help})
 
 
 def flag(default: bool, help: str) -> Any:
-    """A setting that is true or false."""
+    """A field that is true or false."""
     return dataclasses.field(default=default, metadata={"kind": bool, "help": help})
 
 
 def choice(default: str, choices: tuple[str, ...], help: str) -> Any:
-    """A setting that is one of a few words."""
+    """A field that is one of a few words."""
     return dataclasses.field(default=default, metadata={"kind": str, "help": help, "choices": choices})
 
 
@@ -37,9 +37,9 @@ def number(default: float, help: str, *, low: float = 0, high: float = math.inf,
     )
 
 
-def describe(setting: "dataclasses.Field[Any]") -> str:
-    """What values a setting takes, for messages and the documentation."""
-    metadata = setting.metadata
+def describe(field: "dataclasses.Field[Any]") -> str:
+    """What values a field takes, for messages and the documentation."""
+    metadata = field.metadata
     if "choices" in metadata:
         return ", ".join(f'"{word}"' for word in metadata["choices"])
     words = _NAMES[metadata["kind"]]
@@ -50,14 +50,14 @@ def describe(setting: "dataclasses.Field[Any]") -> str:
     return f"{words} {lower}" + (f" and at most {upper}" if metadata["high"] < math.inf else "")
 
 
-def validate(setting: "dataclasses.Field[Any]", value: Any) -> Any:
-    """The value in the type of the setting, or a `RecipeError` that says what was expected and what was found."""
-    kind, metadata = setting.metadata["kind"], setting.metadata
+def validate(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    """The value in the type of the field, or a `RecipeError` that says what was expected and what was found."""
+    kind, metadata = field.metadata["kind"], field.metadata
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     wrong_type = not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))
     if wrong_type or not _within(metadata, value):
-        raise RecipeError(f"The setting `{setting.name}` is {describe(setting)}; found {value!r}.")
+        raise RecipeError(f"The field `{field.name}` is {describe(field)}; found {value!r}.")
     return value
 
 
@@ -70,15 +70,15 @@ def _within(metadata: Mapping[str, Any], value: Any) -> bool:
     return True
 
 
-def parse(setting: "dataclasses.Field[Any]", words: str) -> Any:
-    """Read the value of `--set key=value` as the type of its setting."""
-    kind = setting.metadata["kind"]
+def parse(field: "dataclasses.Field[Any]", words: str) -> Any:
+    """Read the value of `--set key=value` as the type of its field."""
+    kind = field.metadata["kind"]
     words = words.strip()
     if kind is bool and words.lower() in ("true", "false"):
         return words.lower() == "true"
     if kind is str:
         return words.strip("\"'")
     try:
-        return validate(setting, kind(words.replace("_", "")) if kind in (int, float) else words)
+        return validate(field, kind(words.replace("_", "")) if kind in (int, float) else words)
     except ValueError:
-        raise RecipeError(f"The setting `{setting.name}` is {describe(setting)}; found {words!r}.") from None
+        raise RecipeError(f"The field `{field.name}` is {describe(field)}; found {words!r}.") from None

@@ -30,7 +30,7 @@ from .starting import Start
 
 __all__ = ["train"]
 
-# Settings that change neither the members nor where they come from: a run may be resumed with others.
+# Fields that change neither the members nor where they come from: a run may be resumed with others.
 _HARMLESS = {"name", "description", "checkpoint_seconds"}
 
 

@@ -1,4 +1,4 @@
-"""Which settings do the digits recipes have, and why? All candidates, judged on held-out images with three seeds.
+"""Which fields do the digits recipes have, and why? All candidates, judged on held-out images with three seeds.
 
     python benchmarks/accuracy/digits_forms.py [--rows linf-doubling,...] [--seeds 1,2,3] [--runs DIR] [--quick]
 
@@ -97,7 +97,7 @@ def main() -> int:
         if key in table.rows:
             continue
         quick = {"limit": 200, "epochs": 1} if options.quick else {}
-        recipe = Recipe.from_json({**COMMON, **row.settings, **quick, "seed": seed, "name": row.name})
+        recipe = Recipe.from_json({**COMMON, **row.fields, **quick, "seed": seed, "name": row.name})
         run, cost = trained(recipe, options.runs / f"digits-{key.replace('/', '-')}", data=Path())
         about = {**row.about, "norm": recipe.norm, "seed": seed, **history(run, cost)}
         about["robust"] = robust_rate(run.ensemble(), held_out, recipe)

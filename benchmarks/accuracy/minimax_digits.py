@@ -65,20 +65,20 @@ def main() -> None:
     torch.set_num_threads(1)
     name = "mnist" if options.data else "digits"
     images = load_test_images(str(options.data) if options.data else None, name, images=options.images)
-    settings = EvaluationOptions(restarts=options.restarts, n=options.n, prefixes=False, seed=options.seed)
+    evaluation = EvaluationOptions(restarts=options.restarts, n=options.n, prefixes=False, seed=options.seed)
     runs = {
         (threat, booster): trained(name, threat, booster, options)
         for threat in options.threats
         for booster in options.boosters
     }  # fmt: skip
-    boosters = [boosting_row(*key, run, images, settings) for key, run in runs.items()]
+    boosters = [boosting_row(*key, run, images, evaluation) for key, run in runs.items()]
     show("Greedy against minimax", boosters)
     smoothed = {booster: run for (threat, booster), run in runs.items() if threat == "l2"}
     certificates = [row for booster, run in smoothed.items() for row in certified(booster, run, images, options)]
     if certificates:
         show("Fused certificates against votes", certificates)
     teachers = [key for key in runs if key[1] in ("greedy", "minimax, examples")]
-    students = [row for key in teachers for row in distilled(key, runs[key], images, settings, options)]
+    students = [row for key in teachers for row in distilled(key, runs[key], images, evaluation, options)]
     show("Ensembles against students", students)
     arguments = {key: value for key, value in vars(options).items() if key not in ("data", "work")}
     recipes = {" ".join(key): run.recipe.to_json() for key, run in runs.items()}
@@ -88,18 +88,20 @@ def main() -> None:
 
 def trained(name: str, threat: str, booster: str, options: argparse.Namespace) -> Run:
     """The run of one row, from the work folder if it is there."""
-    settings = {**MEMBERS, **DATA[name], **THREATS[threat][name], **BOOSTERS[booster]}
+    fields = {**MEMBERS, **DATA[name], **THREATS[threat][name], **BOOSTERS[booster]}
     label = f"{name}-{threat}-{booster}".replace(", ", "-").replace(" ", "-")
-    recipe = Recipe(name=label, seed=options.seed, validation_images=200, **{"validation": 0.1, **settings})
+    recipe = Recipe(name=label, seed=options.seed, validation_images=200, **{"validation": 0.1, **fields})
     folder = options.work / label
     root = options.data or Path("data")
     return train(recipe, folder, root=root, resume=folder.exists(), device="cpu")
 
 
-def boosting_row(threat: str, booster: str, run: Run, images: ImageData, settings: EvaluationOptions) -> dict[str, Any]:
+def boosting_row(
+    threat: str, booster: str, run: Run, images: ImageData, evaluation: EvaluationOptions
+) -> dict[str, Any]:
     """Accuracy of the whole, and what the theory says about the members."""
-    settings = dataclasses.replace(settings, certify=False)
-    row = evaluate_run(run, images, settings, device=torch.device("cpu")).rows[0]
+    evaluation = dataclasses.replace(evaluation, certify=False)
+    row = evaluate_run(run, images, evaluation, device=torch.device("cpu")).rows[0]
     last = run.stages[-1]
     return {
         "threat": threat,
@@ -148,12 +150,12 @@ def certified(booster: str, run: Run, images: ImageData, options: argparse.Names
 
 
 def distilled(
-    key: tuple[str, str], run: Run, images: ImageData, settings: EvaluationOptions, options: argparse.Namespace
+    key: tuple[str, str], run: Run, images: ImageData, evaluation: EvaluationOptions, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """The ensemble and its student, which had as many epochs as all members together."""
     folder = run.path.with_name(f"{run.path.name}-student")
     student = distill(run, folder, root=options.data or Path("data"), resume=folder.exists(), device="cpu")
-    found = compare(run, student, images, settings, device=torch.device("cpu"))
+    found = compare(run, student, images, evaluation, device=torch.device("cpu"))
     return [
         {
             "threat": key[0],

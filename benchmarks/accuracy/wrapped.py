@@ -44,7 +44,7 @@ class Case:
     name: str
     source: Any
     classes: int
-    settings: dict[str, Any]
+    options: dict[str, Any]
     own: Scores
     labelled: bool = False
 
@@ -105,8 +105,8 @@ def cases(folder: Path) -> Iterator[Case]:
         parameters = Path(weights.get_model_file_path())
         module = load_module(source, parameters).eval()
         how = {**LITE, "resize": "bicubic", "crop": 0.875}
-        settings = {**how, "size": 224, "parameters": parameters}
-        yield Case("EfficientNet-Lite0, module and .pth", source, 1000, settings, lite_pipeline(module), True)
+        options = {**how, "size": 224, "parameters": parameters}
+        yield Case("EfficientNet-Lite0, module and .pth", source, 1000, options, lite_pipeline(module), True)
         exported = sidecar_export(module, folder / "lite0.onnx")
         yield Case("EfficientNet-Lite0, ONNX with sidecar", exported, 1000, how, lite_pipeline(module), True)
 
@@ -135,7 +135,7 @@ def measured(case: Case, files: Sequence[Path], images: Path, out: Path) -> dict
     from robust.export import wrap
 
     names = [str(number) for number in range(case.classes)]
-    wrapped = wrap(case.source, out, classes=names, sigma=SIGMA, images=images, limit=100, samples=24, **case.settings)
+    wrapped = wrap(case.source, out, classes=names, sigma=SIGMA, images=images, limit=100, samples=24, **case.options)
     predictor = Predictor.load(out, device="cpu", threads=1)
     found = np.concatenate([predictor.scores(read_image(file, predictor.card.input)) for file in files])
     expected = case.own(files)

@@ -51,12 +51,12 @@ Kind = Literal["boosted", "single", "wider", "independent"]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a name for the machine, what it is, a label for people, and the settings that make it."""
+    """One line of a table: a name for the machine, what it is, a label for people, and the fields that make it."""
 
     name: str
     kind: Kind
     label: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
 
     @property
     def about(self) -> dict[str, str]:
@@ -136,7 +136,7 @@ class _Clock(Silent):
 
 
 def history(run: Run, cost: Mapping[str, Any]) -> dict[str, Any]:
-    """How a row was trained: settings, cost, and what each stage measured on held-out images."""
+    """How a row was trained: fields, cost, and what each stage measured on held-out images."""
     stages = [{"betas": list(stage.betas), "seconds": stage.seconds, **stage.metrics} for stage in run.stages]
     return {
         "recipe": run.recipe.to_json(),

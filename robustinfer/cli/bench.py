@@ -32,16 +32,16 @@ def command(
     """
     from ..card import Card
     from ..engines.inspection import inspect_model
-    from ..errors import SettingError
+    from ..errors import ArgumentError
     from ..predictor import Predictor
     from ..throughput import measure_throughput
 
     try:
         sizes = [int(size) for size in batches.split(",")]
     except ValueError as error:
-        raise SettingError(f"Expected batch sizes such as 1,64,256, found {batches!r}.") from error
+        raise ArgumentError(f"Expected batch sizes such as 1,64,256, found {batches!r}.") from error
     if min(sizes) < 1:
-        raise SettingError(f"Expected batch sizes of at least 1, found {batches!r}.")
+        raise ArgumentError(f"Expected batch sizes of at least 1, found {batches!r}.")
     given = Card.read(card) if card else None
     predictor = Predictor.load(model, device=device, threads=threads, card=given)
     flops = inspect_model(model).flops

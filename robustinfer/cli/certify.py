@@ -108,12 +108,12 @@ def command(
     [bold]robust certify mnist.onnx --data mnist:data --every 20 --out mnist.jsonl[/bold]
     """
     from ..card import Card
-    from ..errors import SettingError
+    from ..errors import ArgumentError
     from ..predictor import Predictor
 
     files = existing(images or [])
     if bool(files) == (data is not None):
-        raise SettingError("Give image files, or a data set with --data.")
+        raise ArgumentError("Give image files, or a data set with --data.")
     given = Card.read(card) if card else None
     predictor = Predictor.load(model, device=device, threads=threads, batch=batch, card=given)
     asked = {

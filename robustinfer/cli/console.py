@@ -75,12 +75,12 @@ def progress(description: str, total: float | None = None) -> Iterator[Callable[
 
 def existing(paths: Iterable[Path]) -> list[Path]:
     """The paths, or a sentence about the first that is not there."""
-    from ..errors import SettingError
+    from ..errors import ArgumentError
 
     found = list(paths)
     for path in found:
         if not path.exists():
-            raise SettingError(f"There is no file {path}.")
+            raise ArgumentError(f"There is no file {path}.")
     return found
 
 

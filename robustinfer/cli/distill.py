@@ -72,8 +72,8 @@ def command(
         )
     place = f"{name}:{root}" if name in IN_ROOT else name
     tests = load_test_images(place, teacher.recipe.data, images=images, model=teacher)
-    settings = EvaluationOptions(restarts=restarts, n=n)
-    found = compare(teacher, student, tests, settings, device=choose_device(device))
+    options = EvaluationOptions(restarts=restarts, n=n)
+    found = compare(teacher, student, tests, options, device=choose_device(device))
     if json:
         print_json({"run": str(student.path), **found.to_json()})
         return

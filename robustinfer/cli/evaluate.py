@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import SettingError
+from ..errors import ArgumentError
 from ..extras import needed
 from .console import note, print_json, print_text, progress
 from .options import SkipUnreadable, Split
@@ -68,7 +68,7 @@ def command(
 
     if threads:
         torch.set_num_threads(threads)
-    settings = EvaluationOptions(
+    options = EvaluationOptions(
         attack=attack,
         delta=delta,
         steps=steps,
@@ -81,7 +81,7 @@ def command(
     )
     chosen = choose_device(device)
     if not target.exists():
-        raise SettingError(f"{target} is not a run folder or a model file.")
+        raise ArgumentError(f"{target} is not a run folder or a model file.")
     reading: dict[str, Any] = {"images": images, "split": split, "skip_unreadable": skip_unreadable}
     if target.is_dir():
         run = Run.open(target)
@@ -89,15 +89,15 @@ def command(
         parts = (len(run.stages) if prefixes else 1) + (len(run.stages) > 1)
         passes = 2 if certify and run.recipe.smoothed else 1
         with progress("evaluate", total=parts * passes * len(found)) as advance:
-            result = evaluate_run(run, found, settings, device=chosen, progress=lambda _, done: advance(done))
+            result = evaluate_run(run, found, options, device=chosen, progress=lambda _, done: advance(done))
     else:
         card = Predictor.load(target).card
         recipe = dict(card.training.get("recipe") or {})
         if data is None and not recipe:
-            raise SettingError(f"{target.name} does not say what it was trained on: give test images with --data.")
+            raise ArgumentError(f"{target.name} does not say what it was trained on: give test images with --data.")
         found = load_test_images(data, str(recipe.get("data", "")), model=card, foreign=not recipe, **reading)
         with progress("evaluate", total=len(found)) as advance:
-            result = evaluate_model(target, found, settings, device=chosen, progress=lambda _, done: advance(done))
+            result = evaluate_model(target, found, options, device=chosen, progress=lambda _, done: advance(done))
     if found.rule:
         note(f"{found.rule} --split train, test or all chooses otherwise.")
     if attack != "none" and result.attack == "none":

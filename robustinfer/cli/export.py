@@ -60,7 +60,7 @@ def command(
         from robust.export.repositories import export_archive, export_triton
 
     kind = format or ("mar" if out.suffix == ".mar" else None)
-    settings: dict[str, Any] = {
+    options: dict[str, Any] = {
         "stages": stages,
         "sampler": sampler,
         "members": members,
@@ -74,13 +74,13 @@ def command(
     }
     with progress("exporting and comparing", total=samples) as advance:
         if kind == "triton":
-            exported = export_triton(run, out, progress=advance, **settings)
+            exported = export_triton(run, out, progress=advance, **options)
         elif kind == "mar":
             with needed(extra="serve", why="A TorchServe archive"):
                 from robust.serve import pack
-            exported = export_archive(run, out, pack=pack, progress=advance, **settings)
+            exported = export_archive(run, out, pack=pack, progress=advance, **options)
         else:
-            exported = export_run(run, out, format=kind, progress=advance, **settings)
+            exported = export_run(run, out, format=kind, progress=advance, **options)
     if json:
         print_json(exported.to_json())
         return

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ..certificate import Prediction
-from ..errors import SettingError
+from ..errors import ArgumentError
 from ..settings import PREDICT_N
 from .console import existing, note, print_json, print_text
 from .options import Alpha, Batch, CardFile, Device, Domain, Json, Members, Model, N, Noise, Seed, Sigma, Threads
@@ -65,7 +65,7 @@ def command(
                 _print(file, client.predict(file, **settings), json=json)
         return
     if not images:
-        raise SettingError("There is no image to label: give at least one file after the model.")
+        raise ArgumentError("There is no image to label: give at least one file after the model.")
     from ..card import Card
     from ..explanations import plain_label
     from ..images import read_image

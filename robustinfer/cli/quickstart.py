@@ -30,7 +30,7 @@ def command(
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("quickstart"),
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the recipe digits-l2; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field of the recipe digits-l2; may be repeated."),
     ] = None,
     images: Annotated[int, typer.Option(help="Test images to certify.", min=1)] = _IMAGES,
     n: Annotated[int, typer.Option(help="Samples per image.", min=100)] = _SAMPLES,
@@ -110,7 +110,7 @@ def _train(recipe: "Recipe", folder: Path, *, quiet: bool = False) -> "Run":
     from .training_progress import watching
 
     if (folder / "recipe.toml").is_file() and Run.open(folder).finished:
-        run = train(recipe, folder, resume=True)  # trains nothing, but refuses a run of other settings or data
+        run = train(recipe, folder, resume=True)  # trains nothing, but refuses a run of another recipe or data
     else:
         with watching(recipe) as watcher, interruptible() as stop:
             try:
@@ -152,14 +152,14 @@ def _evaluate(run: "Run") -> None:
     import torch
     from robust.train.evaluation.evaluation import EvaluationOptions, evaluate_run, load_test_images
 
-    settings = EvaluationOptions(attack="pgd", steps=_STEPS, restarts=_RESTARTS, certify=False)
-    result = run.evaluation.get("attacks", {}).get(settings.name)
+    options = EvaluationOptions(attack="pgd", steps=_STEPS, restarts=_RESTARTS, certify=False)
+    result = run.evaluation.get("attacks", {}).get(options.name)
     if result is None:
         data = load_test_images(None, run.recipe.data)
         parts = len(run.stages) + (len(run.stages) > 1)
         with progress("attacking", total=parts * len(data)) as advance:
             result = evaluate_run(
-                run, data, settings, device=torch.device("cpu"), progress=lambda _, done: advance(done)
+                run, data, options, device=torch.device("cpu"), progress=lambda _, done: advance(done)
             ).to_json()
     for row in result["rows"]:
         note(f"      {row['what']}: {row['clean']['rate']:.1%} clean, {row['robust']['rate']:.1%} under attack")

@@ -36,12 +36,12 @@ def command(
     with needed(extra="train", why="robust recipes"):
         from robust.train.recipe import recipe_template
 
-    from ..errors import SettingError
+    from ..errors import ArgumentError
     from ..files import write_text
 
     text, file = recipe_template(new), out if out is not None else Path(f"{new}.toml")
     if file.exists():
-        raise SettingError(f"{file} exists already; give another --out.")
+        raise ArgumentError(f"{file} exists already; give another --out.")
     write_text(file, text)
     note(f"Edit {file}, then: {program()} train {file}")
     print_json({"file": str(file)}) if json else print_text(str(file))

@@ -31,7 +31,7 @@ def command(
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.", show_default=False)] = None,
 ) -> None:
-    """Write a page with certified accuracy, accuracy under attack, training time, a gallery, settings and digests.
+    """Write a page with certified accuracy, accuracy under attack, training time, a gallery, details and digests.
 
     The page is one file without scripts, for a browser, a phone or a printer.
 

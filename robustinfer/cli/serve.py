@@ -90,10 +90,10 @@ def command(
     config: Annotated[
         Path | None,
         typer.Option(
-            envvar="ROBUST_SERVE_CONFIG", help="A TOML file with these and further settings (docs/serving.md)."
+            envvar="ROBUST_SERVE_CONFIG", help="A TOML file with these and further options (docs/serving.md)."
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check models and settings, print them, and stop.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check models and options, print them, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Serve models with TorchServe until ctrl-C; answers are certificates.

@@ -27,12 +27,12 @@ def command(
 
     [bold]robust summary certificates-*.jsonl[/bold]
     """
-    from ..errors import SettingError
+    from ..errors import ArgumentError
 
     try:
         chosen = [float(radius) for radius in radii.split(",")] if radii else None
     except ValueError as error:
-        raise SettingError(f"Expected radii such as 0,0.25,0.5, found {radii!r}.") from error
+        raise ArgumentError(f"Expected radii such as 0,0.25,0.5, found {radii!r}.") from error
     show(existing(certificates), plot=plot, json=json, radii=chosen)
 
 

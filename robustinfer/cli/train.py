@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import SettingError
+from ..errors import ArgumentError
 from ..extras import needed
 from .console import note, print_json, print_text, program
 from .options import SkipUnreadable
@@ -33,7 +33,7 @@ def command(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the recipe; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one field of the recipe; may be repeated."),
     ] = None,
     from_: Annotated[
         str | None,
@@ -70,7 +70,7 @@ def command(
     """
     if recipe is None:
         note(recipe_lines())
-        raise SettingError(f"Give one of these recipes, or a file of your own (`{program()} recipes --new folder`).")
+        raise ArgumentError(f"Give one of these recipes, or a file of your own (`{program()} recipes --new folder`).")
     with needed(extra="train", why="robust train"):
         import torch
         from robust.train import Recipe, train
@@ -127,7 +127,7 @@ def _start(source: str | None, parameters: Path | None, mean: str | None, std: s
 
     if source is None:
         if parameters is not None or mean is not None or std is not None:
-            raise SettingError("--parameters, --mean and --std belong to --from, which is missing.")
+            raise ArgumentError("--parameters, --mean and --std belong to --from, which is missing.")
         return None
     return Start(source, parameters, mean=_numbers("--mean", mean), std=_numbers("--std", std))
 
@@ -136,4 +136,4 @@ def _numbers(option: str, words: str | None) -> tuple[float, ...] | None:
     try:
         return None if words is None else tuple(float(word) for word in words.split(","))
     except ValueError:
-        raise SettingError(f"{option} takes numbers, as 0.485,0.456,0.406; found {words!r}.") from None
+        raise ArgumentError(f"{option} takes numbers, as 0.485,0.456,0.406; found {words!r}.") from None

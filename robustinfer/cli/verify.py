@@ -49,7 +49,7 @@ def command(
 
     [bold]robust verify five.json --model quickstart/digits.onnx --image quickstart/images/five.png[/bold]
     """
-    from ..errors import SettingError
+    from ..errors import ArgumentError
 
     existing([certificate, *([model] if model else []), *([key] if key else [])])
     if key is not None:
@@ -60,7 +60,7 @@ def command(
                 print_json({"signed": True, "confirmed": None})
             return
     if model is None:
-        raise SettingError("Give the model with --model to replay a certificate, or --key to check a signature.")
+        raise ArgumentError("Give the model with --model to replay a certificate, or --key to check a signature.")
     from ..certificate import Certificate
     from ..certificate_file import read_certificates
     from ..data import load_images
@@ -68,7 +68,7 @@ def command(
     from ..predictor import Predictor
 
     if (image is not None and data is not None) or (image is None and data is None and index is None):
-        raise SettingError(
+        raise ArgumentError(
             "Give the certified image with --image, or its data set with --data and its number with --index."
         )
     if index is None:
@@ -77,13 +77,13 @@ def command(
         header, found_entries = read_certificates(certificate)
         entries = {entry.index: entry for entry in found_entries}
         if index not in entries:
-            raise SettingError(f"{certificate} holds no certificate of image {index}.")
+            raise ArgumentError(f"{certificate} holds no certificate of image {index}.")
         found = entries[index].certificate
     predictor = Predictor.load(model, device=device, threads=threads, batch=batch)
     if image is not None:
         pixels = read_image(image, predictor.card.input)
     elif index is None:
-        raise SettingError("--data needs --index, the number of the image.")
+        raise ArgumentError("--data needs --index, the number of the image.")
     else:
         pixels = load_images(data or header.data, predictor.card, split=header.split or "test").read(index)
     replay = predictor.verify(found, pixels, other_model=other_model, max_flips=max_flips)
@@ -102,7 +102,7 @@ def _check_signature(path: Path, index: int | None, key: Path) -> None:
     """Raise unless the file, or its line about image `index`, is signed: by a .sig file, or in a field of its own."""
     from ..certificate import read_json
     from ..certificate_file import read_certificates
-    from ..errors import SettingError
+    from ..errors import ArgumentError
     from ..signing import PublicKey, check_answer, check_file, check_line, check_model, signature_path
 
     public = PublicKey.load(key)
@@ -111,7 +111,7 @@ def _check_signature(path: Path, index: int | None, key: Path) -> None:
     elif index is not None:
         numbers = [entry.index for entry in read_certificates(path)[1]]
         if index not in numbers:
-            raise SettingError(f"{path} holds no certificate of image {index}.")
+            raise ArgumentError(f"{path} holds no certificate of image {index}.")
         check_line(path, 0, public)  # the header: `read_certificates` has compared the line with it
         check_line(path, numbers.index(index) + 1, public)
     elif path.suffix == ".json" and not signature_path(path).exists():

@@ -80,14 +80,14 @@ def command(
 
     if str(Path.cwd()) not in sys.path:  # for a module:factory of one's own, as python -m has it
         sys.path.insert(0, str(Path.cwd()))
-    settings: dict[str, Any] = {
+    options: dict[str, Any] = {
         "parameters": parameters, "crop": crop, "resize": resize, "layout": layout, "channels": channels,
         "sigma": sigma, "images": images, "limit": limit, "samples": samples, "name": name, "version": version,
         "license": license, "author": author,
     }  # fmt: skip
     numbers: dict[str, Any] = {"mean": _numbers("mean", mean), "std": _numbers("std", std), "size": _size(size)}
     with progress("wrapping and comparing") as advance:
-        wrapped = wrap(source, out, classes=classes, progress=advance, **numbers, **settings)
+        wrapped = wrap(source, out, classes=classes, progress=advance, **numbers, **options)
     if json:
         print_json(wrapped.to_json())
         return
@@ -103,20 +103,20 @@ def command(
 
 
 def _numbers(what: str, text: str) -> list[float]:
-    from ..errors import SettingError
+    from ..errors import ArgumentError
 
     try:
         return [float(number) for number in text.split(",")]
     except ValueError as error:
-        raise SettingError(f"Expected --{what} as numbers such as 0.485,0.456,0.406, found {text!r}.") from error
+        raise ArgumentError(f"Expected --{what} as numbers such as 0.485,0.456,0.406, found {text!r}.") from error
 
 
 def _size(text: str | None) -> tuple[int, int] | None:
-    from ..errors import SettingError
+    from ..errors import ArgumentError
 
     if text is None:
         return None
     height, _, width = text.lower().partition("x")
     if not height.isdigit() or not (width or height).isdigit():
-        raise SettingError(f"Expected --size as N or HEIGHTxWIDTH such as 224 or 48x192, found {text!r}.")
+        raise ArgumentError(f"Expected --size as N or HEIGHTxWIDTH such as 224 or 48x192, found {text!r}.")
     return int(height), int(width or height)

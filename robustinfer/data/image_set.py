@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..card import Card
-from ..errors import DataError, ImageFileError, InputError, SettingError
+from ..errors import ArgumentError, DataError, ImageFileError, InputError
 from ..images import decode_image, image_digest, read_image
 from .files import pictures_in
 from .source import Source, open_source
@@ -151,7 +151,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
         text = f"{os.environ.get('RANK', '0')}/{os.environ.get('WORLD_SIZE', '1')}"
     index, slash, total = text.partition("/")
     if not slash or not index.isdigit() or not total.isdigit() or int(index) >= int(total):
-        raise SettingError(f"Expected a shard i/n with i from 0 to n - 1, such as 0/4; found {text!r}.")
+        raise ArgumentError(f"Expected a shard i/n with i from 0 to n - 1, such as 0/4; found {text!r}.")
     return int(index), int(total)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, ImageFileError, SettingError
+from ..errors import ArgumentError, DataError, ImageFileError
 from .arrays import ArrayPart, digits, npz_parts
 from .files import Listing, csv_listings, folder_listings, gtsrb_listings, imagenet_folder
 from .parquet import EncodedPart, parquet_parts
@@ -92,7 +92,7 @@ def open_source(
     all of such a set for a `foreign` model, which was not trained by that rule.
     """
     if split not in SPLITS:
-        raise SettingError(f"A split is {', '.join(SPLITS[:-1])} or {SPLITS[-1]}; found {split!r}.")
+        raise ArgumentError(f"A split is {', '.join(SPLITS[:-1])} or {SPLITS[-1]}; found {split!r}.")
     parts = _READERS[spec.kind](spec, root, download)
     if "" in parts:
         return _divided(parts[""](), split, foreign=foreign)

@@ -86,8 +86,8 @@ def _whole(attack: Mapping[str, Any]) -> Any:
 
 def attack_words(attack: Mapping[str, Any]) -> str:
     """An attack in words: "20-step gradient attack with 10 random restarts of l2 length 0.5"."""
-    settings = attack["settings"]
+    options = attack.get("options", attack.get("settings", {}))  # written as `settings` up to 0.1
     if attack["attack"].startswith("pgd"):
-        starts = f" with {settings['restarts']} random restarts" if settings["restarts"] > 1 else ""
-        return f"{settings['steps']}-step gradient attack{starts} of {attack['norm']} length {attack['delta']:g}"
+        starts = f" with {options['restarts']} random restarts" if options["restarts"] > 1 else ""
+        return f"{options['steps']}-step gradient attack{starts} of {attack['norm']} length {attack['delta']:g}"
     return f"{attack['attack']} attack of {attack['norm']} length {attack['delta']:g}"

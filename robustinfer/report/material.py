@@ -13,7 +13,7 @@ from ..attacked import Attacked, read_attacked
 from ..certificate_file import Entry, Header, read_certificates
 from ..data import load_images
 from ..engines import model_digest
-from ..errors import DataError, ModelFileError, RobustinferError, SettingError
+from ..errors import ArgumentError, DataError, ModelFileError, RobustinferError
 from ..predictor import Predictor
 from ..run_folder import RunFolder
 from ..summary import Summary, merge, summarize
@@ -80,7 +80,7 @@ def read_sources(paths: Sequence[Path], *, model: Path | None = None, data: str 
     """
     files = list(_expanded(paths))
     if not files:
-        raise SettingError("Give a run folder or a file of certificates to report on.")
+        raise ArgumentError("Give a run folder or a file of certificates to report on.")
     runs = tuple(_run(path) for path in files if path.is_dir())
     sets = _certificate_sets([path for path in files if path.suffix == ".jsonl"])
     attacked = next((read_attacked(path) for path in files if path.suffix == ".npz"), None)
@@ -99,7 +99,7 @@ def _expanded(paths: Iterable[Path]) -> Iterable[Path]:
         elif path.is_dir() or path.suffix in (".jsonl", ".npz"):
             yield path
         else:
-            raise SettingError(f"Expected a run folder or a .jsonl file of certificates, found {path}.")
+            raise ArgumentError(f"Expected a run folder or a .jsonl file of certificates, found {path}.")
 
 
 def _main_first(paths: Iterable[Path]) -> list[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..certificate_file import Header
-from ..errors import SettingError
+from ..errors import ArgumentError
 from ..extras import require
 from ..files import sha256, write_text
 from ..smoothing.bounds import format_radius
@@ -31,7 +31,7 @@ def write_report(path: Path, material: Material, *, title: str | None = None) ->
 def render(material: Material, *, title: str | None = None) -> str:
     """The page as text."""
     if not material.runs and not material.sets:
-        raise SettingError("A report needs a run folder or a file of certificates.")
+        raise ArgumentError("A report needs a run folder or a file of certificates.")
     jinja = require("jinja2", extra="report", why="A report")
     safe = require("markupsafe", extra="report", why="A report").Markup
     environment = jinja.Environment(
@@ -50,7 +50,7 @@ def render(material: Material, *, title: str | None = None) -> str:
         runs=[_run(run, safe) for run in material.runs if run.stages],
         tiles=certified_tiles(material),
         attacked={"facts": material.attacked, "tiles": tiles} if (tiles := attacked_tiles(material)) else None,
-        settings=list(_settings(material)),
+        details=list(_details(material)),
         notes=material.notes,
     )
     return page.lstrip()
@@ -138,7 +138,7 @@ def _attack_rows(attack: Mapping[str, Any]) -> Iterator[list[str]]:
         yield [row["what"], percent(row["clean"]["rate"]), robust]
 
 
-def _settings(material: Material) -> Iterator[dict[str, Any]]:
+def _details(material: Material) -> Iterator[dict[str, Any]]:
     for found in material.sets:
         yield {"title": f"Certificates of {found.name}", "rows": _certificate_rows(found)}
     for run in material.runs:

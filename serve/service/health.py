@@ -53,7 +53,7 @@ def _status(url: str, timeout: float, *, by_worker: bool = False) -> int | None:
 def main() -> int:
     """`python -m robust.serve.service.health`: 0 if the server in this container makes predictions, else 1.
 
-    A server writes the address of its health port into its private folder, whatever its settings are.
+    A server writes the address of its health port into its private folder, whatever its options are.
     """
     found = sorted(Path(tempfile.gettempdir()).glob(f"robust-serve-*/{HEALTH_FILE}"))
     waiting = [url for file in found if _status(f"{(url := file.read_text().strip())}/ready", 5.0) != 200]

@@ -1,7 +1,7 @@
-"""The TorchServe archive (.mar): handler, model file, settings and digests in one reproducible zip file.
+"""The TorchServe archive (.mar): handler, model file, configuration and digests in one reproducible zip file.
 
 TorchServe's own archiver writes the time of day into the archive, so equal models give different bytes; this one
-writes the same bytes for the same model, name, version and settings.
+writes the same bytes for the same model, name, version and configuration.
 """
 
 import json
@@ -16,7 +16,7 @@ import yaml
 
 from robustinfer.card import Card
 from robustinfer.engines import external_files, model_digest
-from robustinfer.errors import SettingError
+from robustinfer.errors import ArgumentError
 from robustinfer.files import replacing
 
 __all__ = ["CARD", "DIGESTS", "HANDLER", "pack", "valid_name"]
@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 def valid_name(name: str) -> str:
     """The name, if TorchServe and an address can carry it."""
     if not _NAME.fullmatch(name):
-        raise SettingError(
+        raise ArgumentError(
             "A served model's name starts with a letter and has at most 64 letters, digits, and the signs _ - . ; "
             f"found {name!r}: give another one, as NAME=MODEL."
         )
@@ -56,7 +56,7 @@ def pack(
     config: Mapping[str, Any] | None = None,
     card: Card | None = None,
 ) -> Path:
-    """Write the archive of a model file to `out_path`. `config` becomes the model's TorchServe settings.
+    """Write the archive of a model file to `out_path`. `config` becomes the model's TorchServe configuration.
 
     The archive needs robustinfer installed where it runs: it holds the adapter, not the library. Weights that an ONNX
     file keeps beside it go along, and so does `card`, that of a model file which carries none.
@@ -80,7 +80,7 @@ def pack(
     taken = {HANDLER, CONFIG, DIGESTS, CARD, serialized}
     clash = next((name for name in external if name in taken or Path(name).parts[0] == "MAR-INF"), None)
     if clash is not None:
-        raise SettingError(
+        raise ArgumentError(
             f"{model} keeps weights in {clash!r}, a name that the archive itself uses: rename that file."
         )
     with replacing(out) as temporary, zipfile.ZipFile(temporary, "w") as archive:

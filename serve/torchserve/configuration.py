@@ -50,7 +50,7 @@ def _bound(host: str) -> str:
 
 
 def model_config(model: ServedModel, options: ServeOptions, limits: Limits, allotment: Allotment) -> Mapping[str, Any]:
-    """The settings inside a model's archive: TorchServe's own, and under `robust` those of the handler."""
+    """The configuration inside a model's archive: TorchServe's own, and under `robust` that of the handler."""
     # TorchServe kills a worker that answers later than this. The limits keep each request below max_seconds, so only a
     # worker that hangs is ever killed.
     patience = int(options.batch_size * max(limits.max_seconds, limits.max_deadline)) + 60

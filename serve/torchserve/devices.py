@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from robustinfer.errors import SettingError
+from robustinfer.errors import ArgumentError
 
 __all__ = ["VISIBLE", "Allotment", "allot", "restore_visible_devices"]
 
@@ -43,13 +43,13 @@ class Allotment:
 def allot(device: str, *, models: Sequence[Path], workers: int | None, threads: int | None) -> Allotment:
     """Divide the machine: one worker a GPU, or the cores of the CPU among all workers of all models."""
     if device not in ("auto", "cpu", "cuda"):
-        raise SettingError(f"device is auto, cpu or cuda; found {device!r} (CUDA_VISIBLE_DEVICES chooses among GPUs).")
+        raise ArgumentError(f"device is auto, cpu or cuda; found {device!r} (CUDA_VISIBLE_DEVICES chooses among GPUs).")
     gpus = _count_gpus(os.environ) if device != "cpu" else 0
     if device == "cuda" and gpus == 0:
-        raise SettingError("device is cuda, but this machine has no visible NVIDIA GPU: use --device cpu or auto.")
+        raise ArgumentError("device is cuda, but this machine has no visible NVIDIA GPU: use --device cpu or auto.")
     without = [path for path in models if gpus and not _engine_has_cuda(path)]
     if without and device == "cuda":
-        raise SettingError(f"device is cuda, but the engine installed for {without[0]} runs on the CPU only.")
+        raise ArgumentError(f"device is cuda, but the engine installed for {without[0]} runs on the CPU only.")
     gpus = 0 if without else gpus
     chosen = workers or max(gpus, 1)
     return Allotment(gpus, chosen, threads or max(1, _cores() // (chosen * len(models))))

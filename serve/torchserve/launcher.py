@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from robustinfer.errors import MissingExtraError, ServeError, SettingError
+from robustinfer.errors import ArgumentError, MissingExtraError, ServeError
 from robustinfer.files import write_text
 from robustinfer.signing import PrivateKey, read_passphrase
 
@@ -271,7 +271,7 @@ class Launcher:
         health_port = self.options.health_port if self.options.health_port is not None else beside
         health_port = health_port or _require_free(self.options.metrics_host, 0)
         if len({port, metrics_port, health_port}) < 3:
-            raise SettingError(
+            raise ArgumentError(
                 f"port, metrics_port and health_port must differ; found {port}, {metrics_port} and {health_port}."
             )
         return Addresses(self.options.host, port, self.options.metrics_host, metrics_port, health_port, management)

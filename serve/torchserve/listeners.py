@@ -1,7 +1,7 @@
 """Closing the ports of TorchServe that cannot be switched off.
 
 TorchServe 0.12 always opens two gRPC ports, one of them for management: anybody on the machine could change the number
-of workers there. It has no setting against that. On Linux the launcher, which owns the process, takes a copy of each
+of workers there. It has no option against that. On Linux the launcher, which owns the process, takes a copy of each
 listening socket but the two that are wanted, and shuts it down: the port then stays closed. Elsewhere, and where
 the kernel does not allow it (it asks for the right to trace one's own child), they stay open on the loopback address.
 """

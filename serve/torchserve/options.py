@@ -1,4 +1,4 @@
-"""The settings of a server: defaults, then a file, then the environment and the command line."""
+"""The options of a server: defaults, then a file, then the environment and the command line."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from robustinfer.card import Card
-from robustinfer.errors import SettingError
+from robustinfer.errors import ArgumentError
 from robustinfer.settings import SETTINGS
 
 from ..service.limits import Limits
@@ -82,30 +82,30 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         if self.auth not in get_args(Auth):
-            raise SettingError(f"auth is token or none; found {self.auth!r}.")
+            raise ArgumentError(f"auth is token or none; found {self.auth!r}.")
         if self.domain is not None:
             SETTINGS["domain"].check(self.domain)
         for name in ("port", "metrics_port", "health_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65_535:
-                raise SettingError(f"{name} lies between 0 (any free port) and 65535; found {value}.")
+                raise ArgumentError(f"{name} lies between 0 (any free port) and 65535; found {value}.")
         for name in _POSITIVE:
             value = getattr(self, name)
             largest = _LARGEST.get(name, math.inf)
             if value is not None and not (0 < value <= largest and math.isfinite(value)):
                 bound = f" of at most {largest:g}" if math.isfinite(largest) else ""
-                raise SettingError(f"{name} is a positive number{bound}; found {value}.")
+                raise ArgumentError(f"{name} is a positive number{bound}; found {value}.")
         if self.heap_megabytes < _SMALLEST_HEAP:
-            raise SettingError(f"heap_megabytes is at least {_SMALLEST_HEAP}; found {self.heap_megabytes}.")
+            raise ArgumentError(f"heap_megabytes is at least {_SMALLEST_HEAP}; found {self.heap_megabytes}.")
         for name in ("host", "metrics_host"):
             _check_host(name, getattr(self, name))
         if self.batch_delay_ms < 1:
             # With no delay at all TorchServe 0.12 never puts more than two requests into a batch.
-            raise SettingError(f"batch_delay_ms is at least 1; found {self.batch_delay_ms}.")
+            raise ArgumentError(f"batch_delay_ms is at least 1; found {self.batch_delay_ms}.")
 
     @classmethod
     def read(cls, path: Path | None, overrides: Mapping[str, Any]) -> "ServeOptions":
-        """The settings of a file, if there is one, under those in `overrides` that are not None."""
+        """The options of a file, if there is one, under those in `overrides` that are not None."""
         values = _read_file(path) if path else {}
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
@@ -162,7 +162,7 @@ def _check_host(name: str, host: str) -> None:
     try:
         socket.getaddrinfo(host, 0, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise SettingError(f"{name} is an address of this machine; found {host!r}.") from error
+        raise ArgumentError(f"{name} is an address of this machine; found {host!r}.") from error
 
 
 def _body_size(card: Card) -> int:
@@ -175,15 +175,15 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(path.read_text())
     except OSError as error:
-        raise SettingError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+        raise ArgumentError(f"The configuration {path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"The configuration {path} is not a TOML document: {error}.") from error
+        raise ArgumentError(f"The configuration {path} is not a TOML document: {error}.") from error
     hints = get_type_hints(ServeOptions)
     values = {}
     for key, value in document.items():
         name = key.replace("-", "_")
         if name not in hints:
-            raise SettingError(f"The configuration {path} has an unknown key {key!r}; known are {', '.join(hints)}.")
+            raise ArgumentError(f"The configuration {path} has an unknown key {key!r}; known are {', '.join(hints)}.")
         values[name] = _typed(path, name, value, hints[name])
     return values
 
@@ -191,7 +191,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            raise SettingError(f"The configuration {path} says {name} = {value!r}; expected a list of strings.")
+            raise ArgumentError(f"The configuration {path} says {name} = {value!r}; expected a list of strings.")
         return tuple(value)
     accepted = [kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type)] or [str]
     if Path in accepted and isinstance(value, str):
@@ -200,7 +200,7 @@ def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
         return float(value)
     if type(value) not in accepted:
         wanted = " or ".join(kind.__name__ for kind in accepted if kind is not type(None))
-        raise SettingError(f"The configuration {path} says {name} = {value!r}; expected {wanted}.")
+        raise ArgumentError(f"The configuration {path} says {name} = {value!r}; expected {wanted}.")
     return value
 
 
@@ -212,7 +212,7 @@ def model_arguments(arguments: Sequence[str], *, card: Card | None = None) -> li
     from robustinfer import Predictor
 
     if card is not None and len(arguments) > 1:
-        raise SettingError(f"A card is given for one model, found {len(arguments)}: wrap them with `robust wrap`.")
+        raise ArgumentError(f"A card is given for one model, found {len(arguments)}: wrap them with `robust wrap`.")
 
     models: list[ServedModel] = []
     for argument in arguments:
@@ -222,15 +222,15 @@ def model_arguments(arguments: Sequence[str], *, card: Card | None = None) -> li
         predictor = Predictor.load(path, device="cpu", threads=1, card=card)
         served = valid_name(name or predictor.card.name)
         if any(model.name == served for model in models):
-            raise SettingError(f"Two models would be served as {served!r}: give them names, as NAME=MODEL.")
+            raise ArgumentError(f"Two models would be served as {served!r}: give them names, as NAME=MODEL.")
         models.append(ServedModel(served, Path(path), predictor.card, predictor.digest, card is not None))
     if not models:
-        raise SettingError("There is no model to serve: give at least one model file.")
+        raise ArgumentError("There is no model to serve: give at least one model file.")
     return models
 
 
 def as_json(options: ServeOptions) -> dict[str, Any]:
-    """The settings as a JSON object, for `robust serve --check`."""
+    """The options as a JSON object, for `robust serve --check`."""
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(options).items()
     }

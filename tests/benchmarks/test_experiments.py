@@ -14,7 +14,7 @@ import pytest
 from robust.train import Recipe
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-SETTINGS = {
+FIELDS = {
     "data": "digits",
     "stages": 1,
     "epochs": 4,
@@ -116,8 +116,8 @@ def test_a_killed_training_resumes_and_counts_what_it_had_cost(tmp_path: Path, m
     monkeypatch.syspath_prepend(FOLDER.parent)
     from benchmarks.lib.experiments import trained
 
-    folder, recipe = tmp_path / "row", Recipe.from_json(SETTINGS)
-    words = [sys.executable, "-c", KILLED, str(FOLDER.parent), str(folder), json.dumps(SETTINGS)]
+    folder, recipe = tmp_path / "row", Recipe.from_json(FIELDS)
+    words = [sys.executable, "-c", KILLED, str(FOLDER.parent), str(folder), json.dumps(FIELDS)]
     assert subprocess.run(words, timeout=250).returncode == -signal.SIGKILL
     before = json.loads((folder / "clock.json").read_text())
     assert len(before["epochs"]) == 2

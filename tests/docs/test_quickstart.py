@@ -112,7 +112,7 @@ def test_running_it_again_changes_nothing(quickstart: Quickstart) -> None:
     assert "epoch" not in re.sub(r"\d+ epochs", "", again.err)
 
 
-def test_other_settings_in_the_same_folder_are_refused(quickstart: Quickstart) -> None:
+def test_another_recipe_in_the_same_folder_are_refused(quickstart: Quickstart) -> None:
     refused = robust("quickstart", *SMALL, "--set", "seed=5", cwd=quickstart.folder)
     assert refused.code == 1
     assert "is a run of another recipe: `seed` is 0 there and 5 here" in refused.err

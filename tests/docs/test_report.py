@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustinfer.errors import DataError, MissingExtraError, SettingError
+from robustinfer.errors import ArgumentError, DataError, MissingExtraError
 from robustinfer.report import read_sources, render
 from robustinfer.report.figures import percent
 from robustinfer.smoothing.bounds import format_radius
@@ -132,7 +132,7 @@ def test_every_picture_has_words(page: Page) -> None:
             assert attributes["alt"]
 
 
-def test_says_figures_settings_and_digests(page: Page, quickstart: Quickstart) -> None:
+def test_says_figures_details_and_digests(page: Page, quickstart: Quickstart) -> None:
     material = read_sources([quickstart.out])
     summary = material.sets[0].summary
     assert f"On {summary.images} test images of digits" in page.text
@@ -149,7 +149,7 @@ def test_says_figures_settings_and_digests(page: Page, quickstart: Quickstart) -
         "Certified images",
         "What fools an ordinary network",
         "What a certificate says, and what it does not",
-        "Settings and digests",
+        "Details and digests",
     ):
         assert section in page.text
     attacked = material.attacked
@@ -195,7 +195,7 @@ def test_without_jinja2_it_names_the_extra(quickstart: Quickstart, monkeypatch: 
 
 
 def test_refuses_what_is_no_source(quickstart: Quickstart, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"Expected a run folder or a \.jsonl file of certificates, found"):
+    with pytest.raises(ArgumentError, match=r"Expected a run folder or a \.jsonl file of certificates, found"):
         read_sources([quickstart.out / "digits.onnx"])
     with pytest.raises(DataError, match="holds neither a run nor certificates"):
         read_sources([tmp_path])

@@ -31,7 +31,7 @@ __all__ = ["TABLE", "instead"]
 def _make(example: Example, runner: "Runner") -> None:
     """What make would do; then the same without make: the small quickstart, and the documentation in a copy."""
     target = example.text.split()[1]
-    # `-o` takes the installation for done. These tests are started by make themselves: its settings are not inherited.
+    # `-o` takes the installation for done. These tests are started by make themselves: its options are not inherited.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     dry = subprocess.run(
         ["make", "-n", "--no-print-directory", "-o", ".venv/.installed", target],

@@ -66,9 +66,9 @@ def make_ensemble(
 
 def make_run(path: Path, **changes: Any) -> Run:
     """A run folder as a training leaves it, with two stages of untrained members for the digits data set."""
-    settings: dict[str, Any] = {"architecture": "cnn", "width": 0.25, "stages": 2}
-    settings |= {"norm": "l2", "delta": 0.5, "smoothing": "gaussian", "sigma": 0.25}
-    recipe = Recipe(**{"name": "tiny-digits", "data": "digits", **settings, **changes})
+    fields: dict[str, Any] = {"architecture": "cnn", "width": 0.25, "stages": 2}
+    fields |= {"norm": "l2", "delta": 0.5, "smoothing": "gaussian", "sigma": 0.25}
+    recipe = Recipe(**{"name": "tiny-digits", "data": "digits", **fields, **changes})
     ensemble, card = make_ensemble(classes=10)
     run = Run.create(
         path,

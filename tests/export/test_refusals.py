@@ -73,14 +73,14 @@ def test_images_of_another_size(tmp_path: Path) -> None:
 def test_another_suffix_format_or_opset(tmp_path: Path) -> None:
     ensemble, card = make_ensemble()
     refused(tmp_path, "ends in .onnx, .pt or .pt2", ensemble, card, "model.bin")
-    for settings, match in (
+    for options, match in (
         ({"format": "onnx"}, "ends in .onnx"),
         ({"format": "tflite"}, "is one of onnx"),
         ({"opset": 20}, "Only ONNX files"),
         ({"samples": 0}, "at least one sample"),
     ):
         with pytest.raises(ExportError, match=match):
-            export_ensemble(ensemble, card, tmp_path / "model.pt", **settings)
+            export_ensemble(ensemble, card, tmp_path / "model.pt", **options)
     with pytest.raises(ExportError, match="opset 18 to 23"):
         export_ensemble(ensemble, card, tmp_path / "model.onnx", opset=11)
     assert not any(tmp_path.iterdir())

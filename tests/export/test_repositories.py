@@ -41,12 +41,12 @@ def test_triton_repository(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "match"),
+    ("options", "match"),
     [({"sampler": True}, "first axis"), ({"name": "a name"}, "letters, digits"), ({"opset": 3}, "opset 18 to 23")],
 )
-def test_triton_refusals_leave_nothing(run: Run, tmp_path: Path, settings: dict[str, object], match: str) -> None:
+def test_triton_refusals_leave_nothing(run: Run, tmp_path: Path, options: dict[str, object], match: str) -> None:
     with pytest.raises(ExportError, match=match):
-        export_triton(run.path, tmp_path / "models", **settings)
+        export_triton(run.path, tmp_path / "models", **options)
     with pytest.raises(ExportError, match="is a folder"):
         export_triton(run.path, tmp_path / "model.onnx")
     assert not (tmp_path / "models").exists()

@@ -88,9 +88,9 @@ def closed_form(images: Any, mean: Sequence[float] = MEAN, std: Sequence[float] 
     return ((means - np.array(mean)) / np.array(std)) @ WEIGHTS.astype(np.float64)
 
 
-def wrapped(source: Any, folder: Path, **settings: Any) -> tuple[Any, Predictor]:
+def wrapped(source: Any, folder: Path, **options: Any) -> tuple[Any, Predictor]:
     defaults: dict[str, Any] = {"classes": CLASSES, "mean": MEAN, "std": STD, "samples": 20}
-    result = wrap(source, folder / "model.onnx", **(defaults | settings))
+    result = wrap(source, folder / "model.onnx", **(defaults | options))
     predictor = Predictor.load(folder / "model.onnx", device="cpu")
     document = json.loads(predictor.card.dumps())
     jsonschema.validate(document, card_schema())
@@ -99,7 +99,7 @@ def wrapped(source: Any, folder: Path, **settings: Any) -> tuple[Any, Predictor]
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "options",
     [
         {},
         {"batch": 1},
@@ -112,10 +112,10 @@ def wrapped(source: Any, folder: Path, **settings: Any) -> tuple[Any, Predictor]
         {"layout": "nhwc", "batch": 1, "flatten": "constant"},
         {"sidecar": True},
     ],
-    ids=lambda settings: ",".join(f"{name} {value}" for name, value in settings.items()) or "as it is",
+    ids=lambda options: ",".join(f"{name} {value}" for name, value in options.items()) or "as it is",
 )
-def test_an_adapted_graph_has_the_scores_of_the_closed_form(tmp_path: Path, settings: dict[str, Any]) -> None:
-    result, predictor = wrapped(graph(tmp_path / "foreign.onnx", **settings), tmp_path)
+def test_an_adapted_graph_has_the_scores_of_the_closed_form(tmp_path: Path, options: dict[str, Any]) -> None:
+    result, predictor = wrapped(graph(tmp_path / "foreign.onnx", **options), tmp_path)
     for count in (1, 2, 3):
         assert predictor.scores(IMAGES[:count]) == pytest.approx(closed_form(IMAGES[:count]), abs=1e-5)
     parity = result.card.parity
@@ -123,7 +123,7 @@ def test_an_adapted_graph_has_the_scores_of_the_closed_form(tmp_path: Path, sett
     assert parity["relative_difference"] < 1e-5
     assert "torch" not in parity
     assert not external_files(tmp_path / "model.onnx")
-    assert result.card.training["wrapped"]["batch"] == (settings.get("batch"))
+    assert result.card.training["wrapped"]["batch"] == (options.get("batch"))
 
 
 def test_half_precision(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def _photographs(folder: Path) -> Path:
 
 def test_labels_and_noise_on_images_at_hand(tmp_path: Path) -> None:
     folder = _photographs(tmp_path / "photographs")
-    settings = {"images": folder, "sigma": 0.25, "crop": 0.875, "resize": "bicubic"}
-    result, predictor = wrapped(graph(tmp_path / "foreign.onnx"), tmp_path, **settings)
+    options = {"images": folder, "sigma": 0.25, "crop": 0.875, "resize": "bicubic"}
+    result, predictor = wrapped(graph(tmp_path / "foreign.onnx"), tmp_path, **options)
     assert (result.card.sigma, result.card.noise_trained) == (0.25, False)
     assert result.card.input.crop == 0.875
     assert result.noise.count == 8

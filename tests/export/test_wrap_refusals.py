@@ -16,17 +16,17 @@ from robustinfer.errors import RobustinferError
 from .test_wrap import CLASSES, MEAN, STD, Small, graph
 
 
-def refused(folder: Path, match: str, source: Any, **settings: Any) -> None:
+def refused(folder: Path, match: str, source: Any, **options: Any) -> None:
     defaults: dict[str, Any] = {"classes": CLASSES, "mean": MEAN, "std": STD, "samples": 20}
     target = folder / "out" / "model.onnx"
     with pytest.raises(RobustinferError, match=match) as caught:
-        wrap(source, target, **(defaults | settings))
+        wrap(source, target, **(defaults | options))
     assert "\n" not in str(caught.value)
     assert not target.parent.exists()
 
 
 @pytest.mark.parametrize(
-    ("settings", "match"),
+    ("options", "match"),
     [
         ({"classes": ("a", "b", "c")}, "gives 4 scores per image, but 3 class names"),
         ({"classes": ("a",)}, "at least two classes; found 1"),
@@ -43,8 +43,8 @@ def refused(folder: Path, match: str, source: Any, **settings: Any) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_settings_that_do_not_fit(tmp_path: Path, settings: dict[str, Any], match: str) -> None:
-    refused(tmp_path, match, graph(tmp_path / "foreign.onnx"), **settings)
+def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, Any], match: str) -> None:
+    refused(tmp_path, match, graph(tmp_path / "foreign.onnx"), **options)
 
 
 def test_an_open_size(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from robustinfer import Predictor
 from robustinfer.certificate_file import Header, certify_data, read_certificates, shard_path
 from robustinfer.data import ImageSet, class_folders, load_images, npz_arrays, parse_shard, split_fifth
-from robustinfer.errors import CertificateError, DataError, SettingError
+from robustinfer.errors import ArgumentError, CertificateError, DataError
 from robustinfer.summary import merge, summarize
 
 CONTINUOUS = (
@@ -80,11 +80,11 @@ def test_a_stop_keeps_what_is_done(predictor: Predictor, images: ImageSet, tmp_p
 @pytest.mark.parametrize(
     ("change", "other"),
     [
-        ({"n": 300}, "settings"),
+        ({"n": 300}, "choice of settings"),
         ({"seed": 4}, "seed"),
         ({"every": 2}, "choice of images"),
         ({"shard": (0, 2)}, "choice of images"),
-        ({"alpha": 0.01}, "settings"),
+        ({"alpha": 0.01}, "choice of settings"),
     ],
 )
 def test_other_work_is_refused(change: Any, other: str, predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_shard_from_option_or_environment(
 
 @pytest.mark.parametrize("text", ["3/3", "1", "-1/2", "a/b", "0/0"])
 def test_bad_shards_are_refused(text: str) -> None:
-    with pytest.raises(SettingError, match="Expected a shard"):
+    with pytest.raises(ArgumentError, match="Expected a shard"):
         parse_shard(text)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from robustinfer import AsyncClient, Certificate, Client, Predictor
-from robustinfer.errors import CertificateError, ClientError, ImageFileError, SettingError, SignatureError
+from robustinfer.errors import ArgumentError, CertificateError, ClientError, ImageFileError, SignatureError
 from robustinfer.signing import PrivateKey, sign_certificate
 
 from .conftest import Server
@@ -139,7 +139,7 @@ def test_a_client_with_a_key_takes_what_it_has_signed_and_nothing_else(
                 await client.certify(image)
 
     asyncio.run(ask())
-    with Client(scripted.url) as client, pytest.raises(SettingError, match="public key"):
+    with Client(scripted.url) as client, pytest.raises(ArgumentError, match="public key"):
         client.certify_signed(image)
 
 
@@ -151,7 +151,7 @@ def test_nobody_there(image: Array) -> None:
 
 
 def test_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="address like"):
+    with pytest.raises(ArgumentError, match="address like"):
         Client("127.0.0.1:8080")
     with Client("http://127.0.0.1:9") as client, pytest.raises(ImageFileError):
         client.certify(tmp_path / "missing.png")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from robustinfer.cli.main import app
-from robustinfer.errors import RunError, SettingError
+from robustinfer.errors import ArgumentError, RunError
 
 CPU = torch.device("cpu")
 
@@ -31,8 +31,8 @@ def linear(seed: int) -> nn.Module:
 
 
 def objective(student: nn.Module, teacher: Ensemble, tau: float = 1.0, **changes: Any) -> DistillationObjective:
-    settings = {"delta": 0.0, **changes}
-    recipe = Recipe(norm="l2" if "smoothing" in changes else "linf", **settings)
+    fields = {"delta": 0.0, **changes}
+    recipe = Recipe(norm="l2" if "smoothing" in changes else "linf", **fields)
     model = StageModel(student, beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=False)
     return DistillationObjective(recipe, model, teacher=teacher.freeze(), temperature=tau, precision=nullcontext)
 
@@ -61,9 +61,9 @@ def test_the_loss_is_least_for_a_student_that_answers_alike(tau: float) -> None:
 def test_noise_is_the_same_for_both(smoothing: str) -> None:
     """A student that equals its teacher is no worse than the entropy of what the teacher says on noise."""
     image, member = torch.rand(8, 1, 8, 8), linear(0)
-    settings: dict[str, Any] = {"smoothing": smoothing, "sigma": 0.5, "noise_samples": 3}
+    fields: dict[str, Any] = {"smoothing": smoothing, "sigma": 0.5, "noise_samples": 3}
     teacher = Ensemble([member], [1.0])
-    alike, other = (divergence(objective(one, teacher, **settings), image) for one in (member, linear(3)))
+    alike, other = (divergence(objective(one, teacher, **fields), image) for one in (member, linear(3)))
     assert other > alike > 0
 
 
@@ -84,8 +84,8 @@ def test_votes_are_answers_as_they_are() -> None:
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    settings = {"stages": 2, "epochs": 2, "growth": 1.0, "width": 0.5, "limit": 800, "batch": 32, "steps": 2}
-    recipe = Recipe.load("digits-l2").replace(**settings, delta=0.1, learning_rate=0.01)
+    fields = {"stages": 2, "epochs": 2, "growth": 1.0, "width": 0.5, "limit": 800, "batch": 32, "steps": 2}
+    recipe = Recipe.load("digits-l2").replace(**fields, delta=0.1, learning_rate=0.01)
     return train(recipe, tmp_path_factory.mktemp("runs") / "teacher", device="cpu")
 
 
@@ -116,7 +116,7 @@ def test_the_command_reports_both_side_by_side(teacher: Run, tmp_path: Path) -> 
 
 
 def test_refusals(teacher: Run, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="temperature"):
+    with pytest.raises(ArgumentError, match="temperature"):
         distill(teacher, tmp_path / "student", temperature=0.0)
     empty = Run.create(
         tmp_path / "empty", teacher.recipe, classes=teacher.classes, input=teacher.input, provenance={"data_digest": ""}

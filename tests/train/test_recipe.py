@@ -13,9 +13,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("fields", "sentence"),
     [
-        ({"stagez": 3}, "no setting `stagez`; did you mean `stages`"),
+        ({"stagez": 3}, "no field `stagez`; did you mean `stages`"),
         ({"stages": "three"}, "`stages` is a whole number at least 1"),
         ({"stages": True}, "`stages` is a whole number"),
         ({"stages": 2.5}, "`stages` is a whole number"),
@@ -34,9 +34,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
         ({"warm_start": "yes"}, "`warm_start` is true or false"),
     ],
 )
-def test_bad_settings_are_refused_with_a_sentence(settings: dict[str, object], sentence: str) -> None:
+def test_bad_fields_are_refused_with_a_sentence(fields: dict[str, object], sentence: str) -> None:
     with pytest.raises(RecipeError, match=sentence):
-        Recipe.from_json(settings)
+        Recipe.from_json(fields)
 
 
 @pytest.mark.parametrize("name", builtin_recipes())
@@ -49,13 +49,13 @@ def test_built_in_recipes_survive_a_round_trip(name: str, tmp_path: Path) -> Non
     assert Recipe.load(file) == recipe
 
 
-def test_set_changes_settings_by_their_type() -> None:
+def test_set_changes_fields_by_their_type() -> None:
     recipe = Recipe().set(["stages=3", "delta = 0.2", "warm_start=false", "previous=exact", 'data="npz:a=b.npz"'])
     assert (recipe.stages, recipe.delta, recipe.warm_start, recipe.previous) == (3, 0.2, False, "exact")
     assert recipe.data == "npz:a=b.npz"
     for words, sentence in (
         ("stages", "--set takes key=value"),
-        ("stagez=3", "no setting `stagez`"),
+        ("stagez=3", "no field `stagez`"),
         ("stages=many", "`stages` is a whole number"),
         ("warm_start=maybe", "`warm_start` is true or false"),
     ):
@@ -79,7 +79,7 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
         Recipe.load(file)
 
 
-def test_the_paper_recipes_hold_the_papers_settings() -> None:
+def test_the_paper_recipes_hold_the_papers_values() -> None:
     """Section 4: 7 steps of 1.3 delta/7 and 4 of delta/8, N_1, eta_max, the architectures, sgd, offsets, T = 5."""
     for name, epochs, rate, architecture in (
         ("paper-mnist-linf", 5, 0.01, "resnet18"),
@@ -97,10 +97,10 @@ def test_the_paper_recipes_hold_the_papers_settings() -> None:
         assert attack == ((4, 0.5, "input", "scores") if smoothed else (7, 1.3, "random", "none"))
 
 
-def test_the_documentation_lists_every_setting_and_every_recipe() -> None:
+def test_the_documentation_lists_every_field_and_every_recipe() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    for setting in dataclasses.fields(Recipe):
-        row = f"| `{setting.name}` | {_shown(setting.default)} | {setting.metadata['help']} | {describe(setting)} |"
+    for field in dataclasses.fields(Recipe):
+        row = f"| `{field.name}` | {_shown(field.default)} | {field.metadata['help']} | {describe(field)} |"
         assert row in text, f"docs/recipes.md lacks or has changed: {row}"
     for name in builtin_recipes():
         assert f"`{name}`" in text
@@ -110,7 +110,7 @@ def _shown(default: object) -> str:
     return "" if default == "" else f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def test_old_names_and_dropped_settings_are_read_by_one_rule(tmp_path: Path) -> None:
+def test_old_names_and_dropped_fields_are_read_by_one_rule(tmp_path: Path) -> None:
     """Renamed: both names work, not together. Dropped: only with the value that changed nothing."""
     file = tmp_path / "old.toml"
     file.write_text('extends = "digits-linf"\nweights = "trained"\ninitial_beta = 1.0\nlabel_smoothing = 0\n')
@@ -121,5 +121,5 @@ def test_old_names_and_dropped_settings_are_read_by_one_rule(tmp_path: Path) -> 
     with pytest.raises(RecipeError, match="`betas` is given twice, once by its old name"):
         Recipe.from_json({"weights": "trained", "betas": "trained"})
     for name, value in (("initial_beta", 2.0), ("label_smoothing", 0.1)):
-        with pytest.raises(RecipeError, match=f"The setting `{name}` no longer exists; found {value}: remove it"):
+        with pytest.raises(RecipeError, match=f"The field `{name}` no longer exists; found {value}: remove it"):
             Recipe.from_json({name: value})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from robustinfer.errors import SettingError
+from robustinfer.errors import ArgumentError
 from robustinfer.extras import require
 
 from ..data.batches import in_order
@@ -34,9 +34,9 @@ def measure_strong(
     """Accuracy under `apgd-ce`, under `apgd-ce` and then `apgd-t`, or under the whole of AutoAttack (`autoattack`)."""
     classes = len(data.classes)
     if attack not in STRONG_ATTACKS:
-        raise SettingError(f"An attack is pgd, none, {', '.join(STRONG_ATTACKS)}; found {attack!r}.")
+        raise ArgumentError(f"An attack is pgd, none, {', '.join(STRONG_ATTACKS)}; found {attack!r}.")
     if attack != "apgd-ce" and classes < 4:
-        raise SettingError(f"{attack} compares the four largest scores, but this model has {classes}; use apgd-ce.")
+        raise ArgumentError(f"{attack} compares the four largest scores, but this model has {classes}; use apgd-ce.")
     clean = robust = 0
     histogram = torch.zeros(classes, dtype=torch.int64)
     for _, batch in in_order(data, _BATCH, Processes(device)):

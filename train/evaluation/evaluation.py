@@ -18,7 +18,7 @@ from torch import nn
 
 from robustinfer import Predictor
 from robustinfer.data import find_data, parse_data
-from robustinfer.errors import DataError, ModelFileError, SettingError
+from robustinfer.errors import ArgumentError, DataError, ModelFileError
 from robustinfer.files import write_text
 
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
@@ -88,7 +88,7 @@ class Evaluation:
     norm: str | None
     delta: float | None
     attack: str
-    settings: dict[str, Any]
+    options: dict[str, Any]
     rows: tuple[Row, ...] = field(default_factory=tuple)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ Progress = Callable[[str, int], None]
 def evaluate_run(
     run: Run,
     data: ImageData,
-    settings: EvaluationOptions,
+    options: EvaluationOptions,
     *,
     device: torch.device,
     progress: Progress = lambda what, images: None,
@@ -110,18 +110,18 @@ def evaluate_run(
     """Measure a run and write the result into its evaluation.json, beside those of other attacks."""
     _check_classes(data, run.classes)
     recipe = run.recipe
-    delta = recipe.delta if settings.delta is None else settings.delta
-    attack = PgdAttack.of(recipe, steps=settings.steps, restarts=settings.restarts)
+    delta = recipe.delta if options.delta is None else options.delta
+    attack = PgdAttack.of(recipe, steps=options.steps, restarts=options.restarts)
     rows = []
-    for what, stages, model in _parts(run, device, prefixes=settings.prefixes):
+    for what, stages, model in _parts(run, device, prefixes=options.prefixes):
         begun = time.monotonic()
-        found = _attacked(model, data, settings, attack, delta, device, partial(progress, what))
+        found = _attacked(model, data, options, attack, delta, device, partial(progress, what))
         certified = None
-        if settings.certify and recipe.smoothed:
+        if options.certify and recipe.smoothed:
             predictor = memory_predictor(model, classes=run.classes, input=run.input, sigma=recipe.sigma, device=device)
-            certified = _certified(predictor, data, settings, partial(progress, what))
-        rows.append(_row(what, stages, found, settings, certified, begun))
-    result = Evaluation(data.name, len(data), recipe.norm, delta, settings.name, dict(settings.__dict__), tuple(rows))
+            certified = _certified(predictor, data, options, partial(progress, what))
+        rows.append(_row(what, stages, found, options, certified, begun))
+    result = Evaluation(data.name, len(data), recipe.norm, delta, options.name, dict(options.__dict__), tuple(rows))
     _store(run, result)
     return result
 
@@ -129,7 +129,7 @@ def evaluate_run(
 def evaluate_model(
     path: Path,
     data: ImageData,
-    settings: EvaluationOptions,
+    options: EvaluationOptions,
     *,
     device: torch.device,
     progress: Progress = lambda what, images: None,
@@ -139,29 +139,29 @@ def evaluate_model(
     card = predictor.card
     _check_classes(data, card.classes)
     begun = time.monotonic()
-    delta = settings.delta if settings.delta is not None else (card.threat.delta if card.threat else 0.0)
+    delta = options.delta if options.delta is not None else (card.threat.delta if card.threat else 0.0)
     norm = card.threat.norm if card.threat else "linf"
-    if path.suffix == ".pt" and settings.attack != "none" and card.kind == "scores":
+    if path.suffix == ".pt" and options.attack != "none" and card.kind == "scores":
         sigma = card.sigma or 0.0
         attack = PgdAttack(
             norm=norm,
             delta=delta,
-            steps=settings.steps,
-            restarts=settings.restarts,
+            steps=options.steps,
+            restarts=options.restarts,
             sigma=sigma,
             copies=_NOISE_COPIES if sigma else 1,
         )
         model = _load_torchscript(path, device)
-        found = _attacked(model, data, settings, attack, delta, device, partial(progress, path.name))
-        kind = settings.name
+        found = _attacked(model, data, options, attack, delta, device, partial(progress, path.name))
+        kind = options.name
     else:
         found, kind = _clean(predictor, data), "none"
         progress(path.name, len(data))
     certified = None
-    if settings.certify and card.sigma:
-        certified = _certified(predictor, data, settings, partial(progress, path.name))
-    row = _row(path.name, None, found, settings, certified, begun, attacked=kind != "none")
-    return Evaluation(data.name, len(data), norm, delta, kind, dict(settings.__dict__), (row,))
+    if options.certify and card.sigma:
+        certified = _certified(predictor, data, options, partial(progress, path.name))
+    row = _row(path.name, None, found, options, certified, begun, attacked=kind != "none")
+    return Evaluation(data.name, len(data), norm, delta, kind, dict(options.__dict__), (row,))
 
 
 def load_test_images(
@@ -191,7 +191,7 @@ def _parts(run: Run, device: torch.device, *, prefixes: bool) -> Iterator[tuple[
     """What is measured of a run: each prefix with the betas of its time, and the last member alone."""
     last = len(run.stages)
     if not last:
-        raise SettingError(f"{run.path} has no finished stage yet; train it with `robust train ... --resume`.")
+        raise ArgumentError(f"{run.path} has no finished stage yet; train it with `robust train ... --resume`.")
     for stages in range(1, last + 1) if prefixes else (last,):
         yield f"{stages} of {last} stages", stages, run.ensemble(stages, device)
     if last > 1:
@@ -201,60 +201,60 @@ def _parts(run: Run, device: torch.device, *, prefixes: bool) -> Iterator[tuple[
 def _attacked(
     model: nn.Module,
     data: ImageData,
-    settings: EvaluationOptions,
+    options: EvaluationOptions,
     attack: PgdAttack,
     delta: float,
     device: torch.device,
     advance: Callable[[int], None],
 ) -> Accuracy:
-    if settings.attack in ("pgd", "none"):
+    if options.attack in ("pgd", "none"):
         copies = max(_NOISE_COPIES, attack.copies) if attack.sigma else 1
         chosen = PgdAttack(
             norm=attack.norm,
-            delta=delta if settings.attack == "pgd" else 0.0,
-            steps=settings.steps,
+            delta=delta if options.attack == "pgd" else 0.0,
+            steps=options.steps,
             step_scale=1.3,
-            restarts=settings.restarts,
+            restarts=options.restarts,
             sigma=attack.sigma,
             copies=copies,
             smoothing=attack.smoothing,
         )
-        processes, seed = Processes(device), (settings.seed, 5)
+        processes, seed = Processes(device), (options.seed, 5)
         return measure(model, data, chosen, classes=len(data.classes), processes=processes, seed=seed, advance=advance)
     if attack.sigma:
-        raise SettingError(
-            f"{settings.attack} needs a deterministic model; measure a smoothed one with --attack pgd and its "
+        raise ArgumentError(
+            f"{options.attack} needs a deterministic model; measure a smoothed one with --attack pgd and its "
             "certified accuracy."
         )
     return measure_strong(
         model,
         data,
-        settings.attack,
+        options.attack,
         norm=attack.norm,
         delta=delta,
-        seed=settings.seed,
+        seed=options.seed,
         device=device,
         advance=advance,
     )
 
 
 def _certified(
-    predictor: Predictor, data: ImageData, settings: EvaluationOptions, advance: Callable[[int], None]
+    predictor: Predictor, data: ImageData, options: EvaluationOptions, advance: Callable[[int], None]
 ) -> dict[str, Any]:
-    return certified_accuracy(predictor, data, n=settings.n, alpha=settings.alpha, seed=settings.seed, advance=advance)
+    return certified_accuracy(predictor, data, n=options.n, alpha=options.alpha, seed=options.seed, advance=advance)
 
 
 def _row(
     what: str,
     stages: int | None,
     found: Accuracy,
-    settings: EvaluationOptions,
+    options: EvaluationOptions,
     certified: dict[str, Any] | None,
     begun: float,
     *,
     attacked: bool = True,
 ) -> Row:
-    robust = Proportion(found.robust, found.images) if attacked and settings.attack != "none" else None
+    robust = Proportion(found.robust, found.images) if attacked and options.attack != "none" else None
     return Row(what, stages, Proportion(found.clean, found.images), robust, certified, time.monotonic() - begun)
 
 

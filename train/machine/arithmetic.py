@@ -41,7 +41,7 @@ def check_arithmetic(recipe: Recipe, device: torch.device) -> None:
         return
     if problem := _trial(_BF16_STEP):
         raise RecipeError(
-            'The setting `precision` = "bf16" would crash torch on this CPU: a trial in a process of its own ended '
+            'The field `precision` = "bf16" would crash torch on this CPU: a trial in a process of its own ended '
             f'with {problem}. Use precision = "fp32", or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment, '
             "which leaves out the newest instructions."
         )

@@ -27,9 +27,9 @@ def check_layout(recipe: Recipe, model: nn.Module, device: torch.device) -> None
             and max(layer.stride) > 1
             and layer.in_channels < _SAFE_CHANNELS
         ):
-            setting = "channels_last" if recipe.channels_last else "compile"
+            field = "channels_last" if recipe.channels_last else "compile"
             raise RecipeError(
-                f"The setting `{setting}` would crash torch on a CPU: the strided 1x1 convolution {name} has "
+                f"The field `{field}` would crash torch on a CPU: the strided 1x1 convolution {name} has "
                 f"{layer.in_channels} channels, and fewer than {_SAFE_CHANNELS} corrupt memory in this layout. Leave "
-                f"`{setting}` off, or use a larger `width`."
+                f"`{field}` off, or use a larger `width`."
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from robustinfer.errors import DeviceError, SettingError, StoppedError, TrainingError
+from robustinfer.errors import ArgumentError, DeviceError, StoppedError, TrainingError
 
 __all__ = ["Processes", "choose_device", "join_processes"]
 
@@ -40,7 +40,7 @@ class Processes:
     def rows(self, total: int) -> slice:
         """The rows of a batch of `total` images that belong to this process."""
         if total % self.world:
-            raise SettingError(
+            raise ArgumentError(
                 f"A batch of {total} images cannot be shared evenly by {self.world} processes; change `batch`."
             )
         share = total // self.world

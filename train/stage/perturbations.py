@@ -32,13 +32,13 @@ def check_perturbations(recipe: Recipe, data: ImageData, processes: Processes) -
     """Refuse what cannot be kept."""
     if recipe.keeps_perturbations and processes.world > 1:
         raise RecipeError(
-            'The setting attack = "kept" needs all perturbations in one process, and this training has '
+            'The field attack = "kept" needs all perturbations in one process, and this training has '
             f'{processes.world}: use attack = "pgd" with few steps.'
         )
     needed = perturbation_bytes(recipe, data)
     if needed > _MOST_BYTES:
         raise RecipeError(
-            f'The setting attack = "kept" takes {needed / 2**30:.1f} GiB for the perturbations of {len(data)} images, '
+            f'The field attack = "kept" takes {needed / 2**30:.1f} GiB for the perturbations of {len(data)} images, '
             f'more than the {_MOST_BYTES / 2**30:.0f} GiB allowed: set `limit`, or use attack = "pgd" with few steps.'
         )
 
@@ -46,7 +46,7 @@ def check_perturbations(recipe: Recipe, data: ImageData, processes: Processes) -
 class Perturbations:
     """One perturbation for each training image, all zero when a stage begins; in half precision, to take less memory.
 
-    A step is as long as one of PGD with the same settings: after `steps` epochs it has gone as far as PGD in one. It
+    A step is as long as one of PGD with the same numbers: after `steps` epochs it has gone as far as PGD in one. It
     climbs the whole objective, regularisers included, with batch normalisation as it is while training: the price for
     taking it from the pass that trains. The guard against catastrophic overfitting does not watch it, for its remedy,
     more steps, is not to be had; steps of a fraction of delta are what keeps it away.

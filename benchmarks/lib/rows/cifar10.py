@@ -55,8 +55,8 @@ QUICK = {"limit": 200, "epochs": 1, "stages": 1}
 
 def recipe_of(row: Row, *, delta: float, seed: int, quick: bool) -> Recipe:
     """The recipe of a row."""
-    settings = {**COMMON, **row.settings, "delta": delta, "seed": seed, "name": row.name}
-    return Recipe.from_json({**settings, **QUICK} if quick else settings)
+    fields = {**COMMON, **row.fields, "delta": delta, "seed": seed, "name": row.name}
+    return Recipe.from_json({**fields, **QUICK} if quick else fields)
 
 
 SET = AttackedSet("cifar10", "cifar10", ROWS, recipe_of, deltas=f"{8 / 255:.6f}")

@@ -62,8 +62,8 @@ ROWS = (
 
 def recipe_of(row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe:
     """The recipe of a row; SmoothAdv attacks within sigma."""
-    settings = {**COMMON, "delta": sigma, "sigma": sigma, **row.settings, "seed": seed, "name": row.name}
-    return Recipe.from_json({**settings, "limit": 200, "epochs": 1} if quick else settings)
+    fields = {**COMMON, "delta": sigma, "sigma": sigma, **row.fields, "seed": seed, "name": row.name}
+    return Recipe.from_json({**fields, "limit": 200, "epochs": 1} if quick else fields)
 
 
 SET = CertifiedSet("cifar10_l2", ROWS, recipe_of, sigmas="0.25", n=2000, every=50)

@@ -29,7 +29,7 @@ asked once for all (`previous = "clean"`).
 
 `boosted-wide` asks whether width is what is missing: members of full width with four noisy copies of an image instead
 of two, for about as many noisy images (stages of 36 and 15 epochs), without the stronger noise. At sigma 1 its
-consistency is weaker by what four copies pull harder than two. Its settings were chosen by trials of 150 processor
+consistency is weaker by what four copies pull harder than two. Its fields were chosen by trials of 150 processor
 seconds at sigma 0.5 on held-out images.
 
 Measured: 500 test images (every 20th), n samples each, alpha 0.001, on the exported ONNX file by the runtime's own
@@ -128,7 +128,7 @@ ROWS = (
 def recipe_of(row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe:
     """The recipe of a row: that of the set `published`, with stronger noise and the faster memory layout."""
     found = l2_published.recipe_of(row, sigma=sigma, seed=seed, quick=quick)
-    scale = row.settings.get("noise_scale", 1.25 if sigma <= 0.5 else 1.0)
+    scale = row.fields.get("noise_scale", 1.25 if sigma <= 0.5 else 1.0)
     if row.name == "boosted-wide" and sigma >= 1:
         # Four copies lie half as far again from their mean as two do (3/4 against 1/2 of the variance): the published
         # strength, which is for two, would pull as much harder.

@@ -307,9 +307,9 @@ ROWS = (
 
 def recipe_of(row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe:
     """The recipe of a row; SmoothAdv attacks within twice sigma, and Gaussian rows are watched at sigma."""
-    delta = 2 * sigma if "smoothing" in row.settings else sigma
-    settings = {**COMMON, "delta": delta, "sigma": sigma, **row.settings, "seed": seed, "name": row.name}
-    return Recipe.from_json({**settings, "limit": 500, "epochs": 1} if quick else settings)
+    delta = 2 * sigma if "smoothing" in row.fields else sigma
+    fields = {**COMMON, "delta": delta, "sigma": sigma, **row.fields, "seed": seed, "name": row.name}
+    return Recipe.from_json({**fields, "limit": 500, "epochs": 1} if quick else fields)
 
 
 SET = CertifiedSet("l2_mnist", ROWS, recipe_of, sigmas="0.5,0.25,1", n=10_000, every=20)

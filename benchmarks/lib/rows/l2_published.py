@@ -63,9 +63,9 @@ ROWS = (
 def recipe_of(row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe:
     """The recipe of a row, with the published strength of the regularisation for this sigma."""
     strength = 20.0 if sigma < 0.5 else 10.0
-    settings = {**COMMON, "delta": sigma, "sigma": sigma, "consistency": strength, **row.settings}
-    settings |= {"seed": seed, "name": row.name}
-    return Recipe.from_json({**settings, "limit": 1000, "epochs": 1} if quick else settings)
+    fields = {**COMMON, "delta": sigma, "sigma": sigma, "consistency": strength, **row.fields}
+    fields |= {"seed": seed, "name": row.name}
+    return Recipe.from_json({**fields, "limit": 1000, "epochs": 1} if quick else fields)
 
 
 SET = CertifiedSet("l2_published", ROWS, recipe_of, sigmas="0.5,1,0.25", n=100_000, every=20, published=PUBLISHED)

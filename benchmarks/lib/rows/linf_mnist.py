@@ -65,8 +65,8 @@ QUICK = {"limit": 500, "epochs": 1, "growth": 1}
 
 def recipe_of(row: Row, *, delta: float, seed: int, quick: bool) -> Recipe:
     """The recipe of a row."""
-    settings = {**COMMON, **row.settings, "delta": delta, "seed": seed, "name": row.name}
-    return Recipe.from_json({**settings, **QUICK} if quick else settings)
+    fields = {**COMMON, **row.fields, "delta": delta, "seed": seed, "name": row.name}
+    return Recipe.from_json({**fields, **QUICK} if quick else fields)
 
 
 SET = AttackedSet("linf_mnist", "mnist", ROWS, recipe_of, deltas="0.3,0.1")

@@ -122,8 +122,8 @@ WRONG = {
     "train: no such recipe": ("train nothing", 2, "A recipe is a .toml file or one of cifar10-l2, "),
     "train: a file where a folder is needed": (
         "train digits-l2 --out text.txt", 1, "text.txt exists already; give another --out"),
-    "train: a setting that is none": (
-        "train digits-l2 --set stagse=3", 2, "A recipe has no setting `stagse`; did you mean `stages`?"),
+    "train: a field that is none": (
+        "train digits-l2 --set stagse=3", 2, "A recipe has no field `stagse`; did you mean `stages`?"),
     "evaluate: missing": ("evaluate missing", 2, "missing is not a run folder or a model file."),
     "evaluate: an empty folder": ("evaluate empty", 1, "empty is not a run folder: it has no recipe.toml"),
     "serve: missing": ("serve missing.onnx", 2, "There is no model file missing.onnx."),
@@ -131,8 +131,8 @@ WRONG = {
         "serve photo.jpg", 1, "Expected a model file that ends in .onnx, .pt or .pt2, found photo.jpg."),
     "quickstart: a file where a folder is needed": (
         "quickstart --out text.txt", 1, "text.txt/run is a file where a folder is needed: choose another place."),
-    "quickstart: a setting that is none": (
-        "quickstart --set colour=blue", 2, "A recipe has no setting `colour`; docs/recipes.md lists them all."),
+    "quickstart: a field that is none": (
+        "quickstart --set colour=blue", 2, "A recipe has no field `colour`; docs/recipes.md lists them all."),
 }  # fmt: skip
 
 

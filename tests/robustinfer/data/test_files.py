@@ -16,7 +16,7 @@ from robustinfer.certificate_file import certify_data, read_certificates
 from robustinfer.cli.main import app
 from robustinfer.data import choose_readable, load_images, unlabelled_images
 from robustinfer.data.splits import choose, first_of_each_class, is_class_by_class, split_groups
-from robustinfer.errors import CertificateError, DataError, MissingDataError, RobustinferError, SettingError
+from robustinfer.errors import ArgumentError, CertificateError, DataError, MissingDataError, RobustinferError
 
 CARD = Card(classes=("0", "1"), input=InputSpec(1, 2, 2))
 
@@ -104,7 +104,7 @@ def test_the_refusal_says_what_differs(model: Path, tmp_path: Path) -> None:
     list(certify_data(predictor, data, tmp_path / "c.jsonl", limit=4, n=100, seed=1))
     with pytest.raises(CertificateError, match=r"another choice of images.*number of images is 4 there and 6 here"):
         list(certify_data(predictor, data, tmp_path / "c.jsonl", limit=6, n=100, seed=1))
-    with pytest.raises(CertificateError, match=r"another settings.*`n` is 100 there and 200 here"):
+    with pytest.raises(CertificateError, match=r"another choice of settings.*`n` is 100 there and 200 here"):
         list(certify_data(predictor, data, tmp_path / "c.jsonl", limit=4, n=200, seed=1))
 
 
@@ -122,7 +122,7 @@ def test_a_folder_that_was_moved_is_the_same_data(model: Path, tmp_path: Path) -
 def test_a_seed_outside_64_bits_is_refused_before_a_file_is_written(seed: int, model: Path, tmp_path: Path) -> None:
     predictor = Predictor.load(model)
     data = load_images(f"folder:{write_folder(tmp_path / 'set')}", predictor.card)
-    with pytest.raises(SettingError, match="seed"):
+    with pytest.raises(ArgumentError, match="seed"):
         list(certify_data(predictor, data, tmp_path / "c.jsonl", n=100, seed=seed))
     assert not (tmp_path / "c.jsonl").exists()
 
@@ -210,7 +210,7 @@ def test_a_table_of_certificates(model: Path, tmp_path: Path) -> None:
     assert [Path(row["file"]).name for row in rows] == ["00.png", "01.png", "02.png", "01.png", "02.png"]
     assert float(rows[0]["radius"]) >= 0
     assert rows[0]["model"].startswith("sha256:")
-    assert isinstance(robust("certify", model, folder, "--out", "a.txt").exception, SettingError)
+    assert isinstance(robust("certify", model, folder, "--out", "a.txt").exception, ArgumentError)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from robustinfer.card import CARD_KEY
 from robustinfer.engines import external_files, model_digest
 from robustinfer.engines.external import locations
 from robustinfer.engines.inspection import inspect_model
-from robustinfer.errors import DigestError, ModelFileError, SettingError
+from robustinfer.errors import ArgumentError, DigestError, ModelFileError
 from robustinfer.files import sha256
 
 SHAPE = (1, 4, 4)
@@ -191,7 +191,7 @@ def test_an_archive_takes_the_weights_along(tmp_path: Path) -> None:
         digest = json.loads(archive.read("digests.json"))["model.onnx"]
     served = Predictor.load(tmp_path / "unpacked" / "model.onnx", digest=digest)
     assert served.digest == Predictor.load(path).digest
-    with pytest.raises(SettingError, match="a name that the archive itself uses"):
+    with pytest.raises(ArgumentError, match="a name that the archive itself uses"):
         pack(write(tmp_path / "clash", "robust_handler.py"), tmp_path / "c.mar", name="c")
 
 

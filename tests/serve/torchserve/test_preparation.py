@@ -17,7 +17,7 @@ from robust.serve.torchserve.devices import Allotment
 from robust.serve.torchserve.options import model_arguments
 
 from robustinfer import Predictor
-from robustinfer.errors import ServeError, SettingError, SignatureError
+from robustinfer.errors import ArgumentError, ServeError, SignatureError
 from robustinfer.files import sha256
 from robustinfer.signing import PrivateKey
 
@@ -56,7 +56,7 @@ def test_an_archive_holds_the_handler_the_model_and_its_digest(tiny: Path, tmp_p
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "../a", "a/b", "é", "a" * 65])
 def test_names_no_address_can_carry(tiny: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingError, match="starts with a letter"):
+    with pytest.raises(ArgumentError, match="starts with a letter"):
         pack(tiny, tmp_path / "m.mar", name=name)
     assert list(tmp_path.iterdir()) == []
 
@@ -151,7 +151,7 @@ def test_options_come_from_the_file_and_the_command_line(tmp_path: Path) -> None
 def test_mistakes_in_the_file(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "serve.toml"
     path.write_text(text)
-    with pytest.raises(SettingError, match=sentence):
+    with pytest.raises(ArgumentError, match=sentence):
         ServeOptions.read(path, {})
 
 
@@ -168,7 +168,7 @@ def test_versions_no_address_can_carry(served: ServedModel) -> None:
 
 def test_models_are_named_by_their_card_or_by_hand(tiny: Path, colour: Path) -> None:
     assert [model.name for model in model_arguments([str(tiny), f"other={colour}"])] == ["tiny", "other"]
-    with pytest.raises(SettingError, match="Two models"):
+    with pytest.raises(ArgumentError, match="Two models"):
         model_arguments([str(tiny), f"tiny={colour}"])
 
 
@@ -179,7 +179,7 @@ def test_gpus_are_counted_as_cuda_does(monkeypatch: pytest.MonkeyPatch, visible:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(devices, "_engine_has_cuda", lambda _: True)
     if count == 0:
-        with pytest.raises(SettingError, match="no visible"):
+        with pytest.raises(ArgumentError, match="no visible"):
             devices.allot("cuda", models=ONE, workers=None, threads=None)
         return
     allotment = devices.allot("cuda", models=ONE, workers=None, threads=None)
@@ -195,7 +195,7 @@ def test_an_engine_without_gpus_is_not_given_any(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(devices, "_engine_has_cuda", lambda _: False)
     assert devices.allot("auto", models=ONE, workers=None, threads=1) == Allotment(0, 1, 1)
-    with pytest.raises(SettingError, match="CPU only"):
+    with pytest.raises(ArgumentError, match="CPU only"):
         devices.allot("cuda", models=ONE, workers=None, threads=None)
 
 

@@ -1,4 +1,4 @@
-"""What the digits recipes promise, with their default settings: boosting gains, and the ensemble beats its parts."""
+"""What the digits recipes promise, with their default options: boosting gains, and the ensemble beats its parts."""
 
 from pathlib import Path
 from statistics import fmean
@@ -25,8 +25,8 @@ def test_boosting_beats_its_first_stage_and_its_last_member(name: str, seeds: li
     gains = []
     for seed in seeds:
         run = train(Recipe.load(name).replace(seed=seed), tmp_path / f"run-{seed}", device="cpu")
-        settings = EvaluationOptions(restarts=2, n=500, certify=name == "digits-l2")
-        result = evaluate_run(run, load_test_images(None, "digits"), settings, device=torch.device("cpu"))
+        options = EvaluationOptions(restarts=2, n=500, certify=name == "digits-l2")
+        result = evaluate_run(run, load_test_images(None, "digits"), options, device=torch.device("cpu"))
         first, *_, ensemble, last = result.rows
         assert first.robust is not None
         assert ensemble.robust is not None

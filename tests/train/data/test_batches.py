@@ -8,7 +8,7 @@ from robust.train.data.datasets import ImageData
 from robust.train.data.pixels import TensorPixels
 from robust.train.machine.processes import Processes
 
-from robustinfer.errors import DataError, SettingError
+from robustinfer.errors import ArgumentError, DataError
 
 CPU = torch.device("cpu")
 
@@ -41,5 +41,5 @@ def test_a_batch_that_cannot_be_filled_or_shared_is_refused() -> None:
     check_batch(Recipe(batch=6), data(6), Processes(CPU, 0, 3))
     with pytest.raises(DataError, match="A batch of 7 images needs as many to train on; counted leaves 6"):
         check_batch(Recipe(batch=7), data(6), Processes(CPU))
-    with pytest.raises(SettingError, match="cannot be shared evenly by 4 processes"):
+    with pytest.raises(ArgumentError, match="cannot be shared evenly by 4 processes"):
         check_batch(Recipe(batch=6), data(6), Processes(CPU, 0, 4))

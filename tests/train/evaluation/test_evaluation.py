@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from robustinfer import InputSpec
 from robustinfer.cli.main import app
-from robustinfer.errors import DataError, SettingError
+from robustinfer.errors import ArgumentError, DataError
 
 CPU = torch.device("cpu")
 
@@ -95,8 +95,8 @@ def smoothed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_is_measured_after_each_stage_and_its_last_member_alone(smoothed: Run) -> None:
     data = load_test_images(None, smoothed.recipe.data, images=40)
     assert len(data) == 40
-    settings = EvaluationOptions(steps=2, restarts=1, n=50)
-    result = evaluate_run(smoothed, data, settings, device=CPU)
+    options = EvaluationOptions(steps=2, restarts=1, n=50)
+    result = evaluate_run(smoothed, data, options, device=CPU)
     assert [row.what for row in result.rows] == ["1 of 2 stages", "2 of 2 stages", "last member alone"]
     assert all(row.certified is not None for row in result.rows)
     assert all(row.robust is not None and row.robust.count <= row.clean.count for row in result.rows)
@@ -105,7 +105,7 @@ def test_a_run_is_measured_after_each_stage_and_its_last_member_alone(smoothed: 
     assert set(stored["attacks"]) == {"pgd-2x1", "none"}
     assert stored["attacks"]["pgd-2x1"] == json.loads(json.dumps(result.to_json()))
     assert set(stored["certified"]) == {row.what for row in result.rows}
-    with pytest.raises(SettingError, match="apgd-t needs a deterministic model"):
+    with pytest.raises(ArgumentError, match="apgd-t needs a deterministic model"):
         evaluate_run(smoothed, data, EvaluationOptions(attack="apgd-t"), device=CPU)
 
 
@@ -120,9 +120,9 @@ def test_a_torchscript_file_is_attacked_as_the_run_is(smoothed: Run, tmp_path: P
     data = load_test_images(None, "digits", images=40)
     model = tmp_path / "model.pt"
     export_run(smoothed, model, format="torchscript")
-    settings = EvaluationOptions(steps=2, restarts=1, n=50, prefixes=False)
-    file = evaluate_model(model, data, settings, device=CPU).rows[0]
-    run = evaluate_run(smoothed, data, settings, device=CPU).rows[0]
+    options = EvaluationOptions(steps=2, restarts=1, n=50, prefixes=False)
+    file = evaluate_model(model, data, options, device=CPU).rows[0]
+    run = evaluate_run(smoothed, data, options, device=CPU).rows[0]
     assert file.certified is not None
     assert run.certified is not None
     assert file.clean.count == pytest.approx(run.clean.count, abs=1)
@@ -156,7 +156,7 @@ def test_an_onnx_file_is_certified_as_the_run_is_and_not_attacked(smoothed: Run,
 def test_the_commands_answer_in_json_and_in_words(tmp_path: Path) -> None:
     runner, folder = CliRunner(), tmp_path / "run"
     small = ["limit=128", "width=0.125", "stages=1", "epochs=1", "steps=1", "validation_images=30"]
-    changes = [word for setting in small for word in ("--set", setting)]
+    changes = [word for field in small for word in ("--set", field)]
     answer = runner.invoke(app, ["train", "digits-linf", "--out", str(folder), "--device", "cpu", "--json", *changes])
     assert answer.exit_code == 0, answer.output
     document = json.loads(answer.stdout)

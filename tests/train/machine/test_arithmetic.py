@@ -40,7 +40,7 @@ def test_a_trial_that_ends_well_is_accepted(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_probe_goes_on_where_bf16_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BF16_STEP", KILLED)
-    settings = {"data": "digits", "architecture": "resnet12", "width": 0.25, "batch": 8, "steps": 1}
-    found = {probe.options: probe for probe in probe_options(Recipe.from_json(settings), device="cpu", steps=1).probes}
+    fields = {"data": "digits", "architecture": "resnet12", "width": 0.25, "batch": 8, "steps": 1}
+    found = {probe.options: probe for probe in probe_options(Recipe.from_json(fields), device="cpu", steps=1).probes}
     assert "Illegal instruction" in found["bf16"].problem
     assert (found["as it is"].seconds or 0) > 0

@@ -14,7 +14,7 @@ from robust.train import Recipe, Run, train
 from robust.train.machine.processes import Processes
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from robustinfer.errors import DeviceError, SettingError
+from robustinfer.errors import ArgumentError, DeviceError
 
 # Trains as `robust train` does, with a clock that runs at CLOCK times its speed, and counts the checkpoints it entered.
 RANK = """
@@ -166,7 +166,7 @@ def test_processes_share_a_batch_evenly_or_refuse() -> None:
     device = torch.device("cpu")
     shares = [Processes(device, rank, 4).rows(12) for rank in range(4)]
     assert [(share.start, share.stop) for share in shares] == [(0, 3), (3, 6), (6, 9), (9, 12)]
-    with pytest.raises(SettingError, match="A batch of 10 images cannot be shared evenly by 4 processes"):
+    with pytest.raises(ArgumentError, match="A batch of 10 images cannot be shared evenly by 4 processes"):
         Processes(device, 0, 4).rows(10)
 
 

@@ -168,7 +168,7 @@ def test_members_with_a_small_share_are_dropped(trained: Run, tmp_path: Path) ->
     assert len(dropped.ensemble().members) == len(dropped.kept()) == 1
 
 
-def test_a_run_with_the_settings_of_an_earlier_release_opens_and_resumes(trained: Run, tmp_path: Path) -> None:
+def test_a_run_with_the_fields_of_an_earlier_release_opens_and_resumes(trained: Run, tmp_path: Path) -> None:
     folder = copy(trained, tmp_path / "run")
     text = (folder / "recipe.toml").read_text()
     old = text.replace('betas = "corrective"', 'weights = "corrective"\ninitial_beta = 1.0\nlabel_smoothing = 0.0')

@@ -30,15 +30,15 @@ class Scale(nn.Module):
         return torch.stack([torch.zeros_like(score), score], dim=1)
 
 
-def recipe(previous: str, **settings: object) -> Recipe:
-    values = {"norm": "linf", "delta": 0.2, "steps": 3, "start": "input", "previous": previous, **settings}
+def recipe(previous: str, **fields: object) -> Recipe:
+    values = {"norm": "linf", "delta": 0.2, "steps": 3, "start": "input", "previous": previous, **fields}
     return Recipe.from_json(values)
 
 
-def objective(settings: Recipe, *, past_slope: float = 3.0, new_slope: float = -5.0, beta: float = 0.5) -> Objective:
+def objective(given: Recipe, *, past_slope: float = 3.0, new_slope: float = -5.0, beta: float = 0.5) -> Objective:
     past = Ensemble([Scale(past_slope)], [2.0]).freeze()
     model = StageModel(Scale(new_slope), beta=beta, previous=past.betas, corrective=False, learn_beta=True)
-    return Objective(settings, model, past, precision=nullcontext)
+    return Objective(given, model, past, precision=nullcontext)
 
 
 def softplus(value: float) -> float:
@@ -152,10 +152,10 @@ def test_smoothed_losses_against_their_definitions() -> None:
 @pytest.mark.parametrize("smoothing", ["scores", "softmax", "gaussian"])
 def test_smoothed_objective_uses_the_recipes_noise(smoothing: str, scale: float) -> None:
     """Without an attack the smoothed loss of a linear member is the loss of its scores at the drawn noise."""
-    settings = recipe("exact", norm="l2", smoothing=smoothing, sigma=0.5, noise_samples=4, attack="none")
-    settings = settings.replace(noise_scale=scale)
+    given = recipe("exact", norm="l2", smoothing=smoothing, sigma=0.5, noise_samples=4, attack="none")
+    given = given.replace(noise_scale=scale)
     model = StageModel(Scale(2.0), beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=True)
-    found = Objective(settings, model, None, precision=nullcontext)
+    found = Objective(given, model, None, precision=nullcontext)
     loss = found.loss(BATCH, draws=Draws(9), delta=0.2, steps=3)
     noise = Draws(9).normal(torch.Size((2, 4, 1, 1, 1))).transpose(0, 1) * 0.5 * scale
     scores = model.member((BATCH.image + noise).flatten(0, 1)).view(4, 2, 2)
@@ -178,8 +178,8 @@ def test_consistency_is_part_of_the_loss_of_a_stage() -> None:
     plain = recipe("exact", norm="l2", smoothing="gaussian", sigma=0.5, noise_samples=4, attack="none")
     model = StageModel(Scale(2.0), beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=True)
 
-    def loss(settings: Recipe) -> float:
-        objective = Objective(settings, model, None, precision=nullcontext)
+    def loss(given: Recipe) -> float:
+        objective = Objective(given, model, None, precision=nullcontext)
         return objective.loss(BATCH, draws=Draws(9), delta=0.2, steps=3).item()
 
     noise = Draws(9).normal(torch.Size((2, 4, 1, 1, 1))).transpose(0, 1) * 0.5

@@ -1,4 +1,4 @@
-"""Settings of a stage that only its steps show."""
+"""Fields of a recipe that only its steps show."""
 
 from contextlib import nullcontext
 from pathlib import Path
