@@ -25,7 +25,7 @@ from .questions import Question
 from .requests import Request
 from .smoothing.estimates import Votes
 from .smoothing.procedures import Outcome
-from .voting import scores_of
+from .voting import votes_of
 
 if TYPE_CHECKING:
     from .predictor import Predictor
@@ -128,7 +128,8 @@ class _Tape:
     def votes(self, first: int, count: int) -> Votes:
         """The votes of samples first, ..., first + count - 1."""
         if (first, count) not in self._pieces:
-            self._pieces[first, count] = _votes(self._predictor, self._question, first, count)
+            engine, batch = self._predictor.engine, self._predictor.batch
+            self._pieces[first, count] = votes_of(engine, self._question, first, count, batch=batch)
         return self._pieces[first, count]
 
     def between(self, first: int, end: int) -> Votes:
@@ -204,17 +205,6 @@ def _ending_as_claimed(tape: _Tape, certificate: Certificate, claimed: Votes) ->
             return tape.votes(first, count)
         return claimed - tape.between(certificate.n0, first)
 
-    return votes
-
-
-def _votes(predictor: "Predictor", question: Question, first: int, count: int) -> Votes:
-    tally = question.tally
-    votes = tally.empty()
-    buffer = np.empty((min(predictor.batch, count), *question.image.shape), dtype=np.float32)
-    for start in range(first, first + count, len(buffer)):
-        out = buffer[: min(len(buffer), first + count - start)]
-        question.draw(start, out)
-        votes += tally.count(scores_of(predictor.engine, tally, out))
     return votes
 
 

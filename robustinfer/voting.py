@@ -6,9 +6,11 @@ import numpy.typing as npt
 from .card import Card
 from .engines import Engine
 from .errors import CardError, ClassCountError
+from .questions import Question
+from .smoothing.estimates import Votes
 from .smoothing.tally import Tally
 
-__all__ = ["scores_of", "tally_of", "vote_betas"]
+__all__ = ["scores_of", "tally_of", "vote_betas", "votes_of"]
 
 Scores = npt.NDArray[np.float32]
 
@@ -42,3 +44,15 @@ def scores_of(engine: Engine, tally: Tally, images: Scores) -> Scores:
             f"the graph gives {found.shape}."
         )
     return found
+
+
+def votes_of(engine: Engine, question: Question, first: int, count: int, *, batch: int) -> Votes:
+    """The votes of samples first, ..., first + count - 1 of a question, drawn by this thread alone."""
+    tally = question.tally
+    votes = tally.empty()
+    buffer = np.empty((min(batch, count), *question.image.shape), dtype=np.float32)
+    for start in range(first, first + count, max(len(buffer), 1)):
+        out = buffer[: min(len(buffer), first + count - start)]
+        question.draw(start, out)
+        votes += tally.count(scores_of(engine, tally, out))
+    return votes

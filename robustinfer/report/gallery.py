@@ -3,8 +3,6 @@
 Pictures are PNG in data URIs, at the resolution of the model; the page enlarges them without smoothing.
 """
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +14,7 @@ from ..attacked import AttackedImage
 from ..certificate import Certificate
 from ..certificate_file import Entry
 from ..images import to_unit
+from ..pictures import data_uri
 from ..smoothing.bounds import format_radius
 from ..smoothing.noise import add_noise
 from .material import Material
@@ -115,14 +114,8 @@ def _noisy(image: Array, certificate: Certificate) -> Array:
 
 def picture(image: Array, words: str) -> Picture:
     """An image (C, H, W), uint8 or in [0,1], at its own size."""
-    from PIL import Image
-
-    pixels = image if image.dtype == np.uint8 else np.round(np.clip(image, 0, 1) * 255).astype(np.uint8)
-    channels, height, width = pixels.shape
-    plain = pixels[0] if channels == 1 else np.moveaxis(pixels[:3], 0, 2)
-    stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(plain)).save(stream, format="PNG", optimize=True)
-    return Picture("data:image/png;base64," + base64.b64encode(stream.getvalue()).decode(), width, height, words)
+    _, height, width = image.shape
+    return Picture(data_uri(image), width, height, words)
 
 
 def _name(material: Material, label: int) -> str:
