@@ -22,6 +22,7 @@ __all__ = ["command"]
 
 _IMAGES, _SAMPLES, _ALPHA = 200, 5000, 0.001
 _STEPS, _RESTARTS = 20, 2
+_EXAMPLES = 10  # attacked images that are kept: the report shows the first of them, the page of `robust demo` all
 _ORDINARY_EPOCHS = 8
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -76,6 +77,7 @@ def _all_steps(recipe: "Recipe", out: Path, *, images: int, n: int) -> None:
     with _step(5, "verify one certificate by replay"):
         index = _verify(model, certified)
     with _step(6, "attack an ordinary network on the same images, and write the report"):
+        _export(ordinary, out / "ordinary.onnx", name="ordinary", stages=None)  # `robust demo` compares with it
         _demonstrate(model, certified, ordinary, out / "attacked.npz", recipe.delta)
         _report(out)
         _write_images(out / "images")
@@ -203,7 +205,7 @@ def _demonstrate(predictor: "Predictor", entries: list[Any], ordinary: "Run", pa
     from ..report import save_attacked
 
     images = load_images("digits", predictor.card)
-    save_attacked(path, attack_ordinary(ordinary, predictor, entries, images.read, delta=delta))
+    save_attacked(path, attack_ordinary(ordinary, predictor, entries, images.read, delta=delta, examples=_EXAMPLES))
 
 
 def _report(out: Path) -> None:
@@ -228,6 +230,10 @@ def _write_images(folder: Path) -> None:
     note(f"      {folder / 'five.png'} and one image of every other digit")
 
 
+def _demo(robust: str, out: Path) -> str:
+    return f"{robust} demo" if out == Path("quickstart") else f"{robust} demo --out {shlex.quote(str(out))}"
+
+
 def _next_commands(out: Path, index: int, seconds: float) -> None:
     from ..certificate_file import read_certificates
     from ..smoothing.bounds import format_radius
@@ -245,7 +251,9 @@ def _next_commands(out: Path, index: int, seconds: float) -> None:
         program(),
         *(shlex.quote(str(out / name)) for name in ("digits.onnx", "images/five.png", "certificates.jsonl")),
     )
-    print_text(f"\nOpen {out / 'report.html'} in a browser. Then try:\n")
+    print_text(
+        f"\nOpen {out / 'report.html'} in a browser, or see the model at work: {_demo(robust, out)}\nThen try:\n"
+    )
     for command in (
         f"{robust} inspect {model}",
         f"{robust} certify {model} {image}",

@@ -1,8 +1,10 @@
 """The addresses of the page: static files for anybody, and, with the server's token, what the page asks of a model."""
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from .material import Material, material_beside
 from .prices import ALPHAS, SIZES, prices
 from .views import views
 from .walks import random_direction, walk
+
+log = logging.getLogger("robustinfer")
 
 __all__ = ["HEADERS", "PageModel", "page_routes"]
 
@@ -169,7 +173,7 @@ class _Desk:
         """The model of the address, its material, and the image of the body."""
         name = request.path_params["model"]
         if name not in self._models:
-            raise Refusal(404, "no_model", "There is no such model on this server.")
+            raise Refusal(HTTPStatus.NOT_FOUND, "no_model", "There is no such model on this server.")
         model = self._models[name]
         body = await _body(request, model.limits.max_body)
         reading = read(
@@ -184,10 +188,16 @@ class _Desk:
         """The JSON of the answer, or the sentence of a refusal; nothing is read before the token is checked."""
         try:
             if not self._permits(request.headers.get("authorization")):
-                raise Refusal(401, "unauthorized", "Send the header 'Authorization: Bearer TOKEN' with the token.")
-            document, status = await answer(), 200
+                raise Refusal(
+                    HTTPStatus.UNAUTHORIZED,
+                    "unauthorized",
+                    "Send the header 'Authorization: Bearer TOKEN' with the token.",
+                )
+            document, status = await answer(), HTTPStatus.OK
         except Exception as error:
             refusal = refusal_of(error)
+            if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+                log.exception("The page got no answer.")
             document, status = refusal.to_json(None), refusal.status
         text = json.dumps(document, ensure_ascii=False)
         return Response(text, status, {**HEADERS, "Cache-Control": "no-store"}, "application/json")
@@ -222,7 +232,7 @@ async def _body(request: Request, most: int) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > most:
-            raise Refusal(413, "limit_body", f"A body has at most {most} bytes.")
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "limit_body", f"A body has at most {most} bytes.")
     return body
 
 

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "robust.serve.service": ("robustinfer",),
     "robust.serve.torchserve": ("robustinfer", "robustinfer.engines", "robust.serve.service"),
+    "robust.serve.page": ("robustinfer", "robust.serve.service"),
     "robust.serve": ("robustinfer", "robust.serve.torchserve"),
     "robustinfer.cli": ("*",),
 }
@@ -52,6 +53,7 @@ NOT_AT_THE_TOP = {
     "robustinfer.report": {"torch", "onnxruntime", "onnx", "pandas", "statsmodels", "matplotlib"},
     "robustinfer.cli": {"torch", "onnxruntime", "onnx", "pandas", "statsmodels", "matplotlib", "numpy", "scipy"},
     "robust.serve.service": {"torch", "onnxruntime", "ts"},
+    "robust.serve.page": {"torch", "onnxruntime"},
     "robust.train.recipe": {"torch"},
 }
 TORCH_MODULES = {"robustinfer/engines/torch.py"}  # which is imported lazily itself

@@ -27,6 +27,14 @@ def brightness_model(path: Path, *, name: str = "tiny", shape: Shape = (1, 8, 8)
     return path
 
 
+def one_pixel_model(path: Path) -> Path:
+    """A network of the same classes that looks at the first pixel alone, and so is fooled by changing it."""
+    weights, bias, card = _brightness("ordinary", (1, 8, 8))
+    weights[:, 0], weights[:, 1:] = weights[:, 0] * card.input.size, 0
+    path.write_bytes(linear_graph(weights, bias, card.input.shape, card))
+    return path
+
+
 def brightness_script(path: Path, *, name: str, shape: Shape) -> Path:
     """The model as a TorchScript file, or, by its suffix, as a pt2 file."""
     import torch

@@ -38,7 +38,7 @@ def attack_ordinary(
 
     A changed image is rounded to whole grey levels before it counts, so it can be stored and shown. The examples are
     the shortest changes that alter a correct ordinary label and lie within the radius that the image's certificate
-    proves; `predictor`, the certified model, is asked about each of them.
+    proves, one of each class before a second of any; `predictor`, the certified model, is asked about each of them.
     """
     network = run.ensemble()
     original = torch.from_numpy(np.stack([read(entry.index) for entry in entries]))
@@ -65,9 +65,16 @@ def attack_ordinary(
         certified=sum(entry.correct and entry.certificate.radius >= delta for entry in entries),
         fooled=len(within),
         examples=tuple(
-            _example(entries[row], original[row], shortest[row], predictor, samples) for _, row in within[:examples]
+            _example(entries[row], original[row], shortest[row], predictor, samples)
+            for row in _varied(within, truth)[:examples]
         ),
     )
+
+
+def _varied(within: Sequence[tuple[float, int]], truth: Tensor) -> list[int]:
+    """The rows in the order of their lengths, but the first of each class before all others."""
+    first = {int(truth[row]): row for _, row in reversed(within)}
+    return sorted((row for _, row in within), key=lambda row: first[int(truth[row])] != row)
 
 
 def _attacked(
