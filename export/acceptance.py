@@ -147,7 +147,7 @@ def noisy_copies(images: Images, sigma: float, samples: int) -> Iterator[tuple[i
             noisy = np.empty((min(_BATCH, share - first), *image.shape), dtype=np.float32)
             # The images share no noise: sample numbers continue from one to the next.
             start = index * samples + first
-            add_noise(image, domain="8-bit", sigma=sigma, seed=_SEED, first=start, out=noisy)
+            add_noise(image, noise=noise_name("8-bit"), sigma=sigma, seed=_SEED, first=start, out=noisy)
             yield index, first, noisy
 
 

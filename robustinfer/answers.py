@@ -6,7 +6,6 @@ from .certificate import Certificate, MemberVotes, Prediction
 from .images import image_digest
 from .questions import Question
 from .smoothing.bounds import radius_linf
-from .smoothing.domains import noise_name
 from .smoothing.procedures import MemberOutcome, Outcome
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def prediction_of(predictor: "Predictor", question: Question, outcome: Outcome, 
         samples_used=int(outcome.counts.sum()),
         alpha=question.alpha,
         sigma=question.smoothing.sigma,
-        noise=noise_name(question.domain),
+        noise=question.noise,
         seed=question.seed,
         stopped=outcome.stopped,
         model=predictor.model,
@@ -47,7 +46,7 @@ def certificate_of(predictor: "Predictor", question: Question, outcome: Outcome,
         method=question.method,
         bound=question.smoothing.bound,
         procedure=question.procedure,
-        noise=noise_name(question.domain),
+        noise=question.noise,
         sigma=question.smoothing.sigma,
         alpha=question.alpha,
         n=question.n,

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from .errors import CertificateError
 from .settings import short
-from .smoothing.domains import Domain, domain_of_noise
+from .smoothing.domains import Domain, NoiseName, domain_of_noise, known_noise
 from .smoothing.kinds import Bound
 
 __all__ = [
@@ -223,6 +223,11 @@ class Certificate:
         return _domain(self.noise)
 
     @property
+    def drawn_noise(self) -> NoiseName:
+        """The noise by the names that can be drawn again."""
+        return _noise(self.noise)
+
+    @property
     def radius_l1(self) -> float:
         """A change whose l1 norm is below this does not alter the label either: its l2 norm is not larger."""
         return self.radius
@@ -296,10 +301,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _domain(noise: str) -> Domain:
-    domain = domain_of_noise(noise)
-    if domain is None:
-        raise CertificateError(f"Expected the noise of a domain that this robustinfer knows, found {noise!r}.")
-    return domain
+    return domain_of_noise(_noise(noise))
+
+
+def _noise(name: str) -> NoiseName:
+    noise = known_noise(name)
+    if noise is None:
+        raise CertificateError(f"Expected a noise that this robustinfer knows, found {name!r}.")
+    return noise
 
 
 def _read(cls: type[_Result], document: Any) -> _Result:

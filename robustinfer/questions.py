@@ -10,7 +10,7 @@ from .certificate import METHOD, VOTES_METHOD, ProcedureName, SeedOrigin
 from .errors import SampleSizeError
 from .settings import MAX_N, Mode
 from .smoothing.bounds import round_radius_down, smallest_n
-from .smoothing.domains import Domain
+from .smoothing.domains import NoiseName
 from .smoothing.estimates import Smoothing, estimate, estimate_same_sample
 from .smoothing.member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
 from .smoothing.noise import add_noise
@@ -36,7 +36,7 @@ class Question:
     """A request in which everything is settled: what a job needs, and what a certificate records."""
 
     image: npt.NDArray[Any]
-    domain: Domain
+    noise: NoiseName
     mode: Mode
     procedure: ProcedureName
     smoothing: Smoothing
@@ -56,7 +56,7 @@ class Question:
 
     def draw(self, first: int, out: npt.NDArray[np.float32]) -> None:
         """Fill `out` with the noisy images of samples first, first + 1, ...: the same ones for the same seed."""
-        add_noise(self.image, domain=self.domain, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
+        add_noise(self.image, noise=self.noise, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
 
     def begin(self) -> Procedure:
         """The statistical procedure that answers this question, from its start."""

@@ -167,7 +167,7 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
         members=certificate.method == VOTES_METHOD,
         **wanted,  # type: ignore[arg-type]
     )
-    question = request.ask(predictor.card, replayed=certificate.domain)
+    question = request.ask(predictor.card, replayed=certificate.drawn_noise)
     if image_digest(question.image) != certificate.image:
         raise CertificateError(
             f"This is not the image of the certificate, whose pixels have the digest {certificate.image}."

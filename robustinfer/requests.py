@@ -11,7 +11,7 @@ from .errors import DtypeError, SettingError, SigmaError
 from .images import as_image, to_unit
 from .questions import Question
 from .settings import REPLAYED, SETTINGS, Mode, Setting, check
-from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, rounding_cost
+from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, NoiseName, domain_of_noise, noise_name, rounding_cost
 from .smoothing.estimates import Smoothing
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import fresh_seed, total_variation
@@ -47,25 +47,26 @@ class Request:
     noise: NoiseKind | None = None
     seed: int | None = None
 
-    def ask(self, card: Card, *, derived_seed: bool = False, replayed: Domain | None = None) -> Question:
+    def ask(self, card: Card, *, derived_seed: bool = False, replayed: NoiseName | None = None) -> Question:
         """Check everything against the table of settings and the card, and settle what was left open.
 
-        `derived_seed` says that the seed was derived from that of a data set. `replayed` is the domain of a certificate
-        that is drawn again: continuous noise can only be replayed, and so can numbers beyond today's limits.
+        `derived_seed` says that the seed was derived from that of a data set. `replayed` is the noise of a certificate
+        that is drawn again: older kinds can only be replayed, and so can numbers beyond today's limits.
         """
         given = check(self.mode, {name: getattr(self, name) for name in SETTINGS}, replayed=replayed is not None)
         procedure = _procedure(given)
         n0 = _n0(self.mode, procedure, given)
         image = as_image(self.image, card.input)
-        domain = _domain(replayed or given["domain"], image.dtype.name)
+        domain = _domain(domain_of_noise(replayed) if replayed else given["domain"], image.dtype.name)
+        noise = replayed or noise_name(domain)
         sigma, size = _sigma(given["sigma"], card, domain, REPLAYED if replayed else SETTINGS), card.input.size
         bound: Bound = given["bound"] or ("two-class" if n0 else "top-class")
         question = Question(
             image=to_unit(image) if domain == "continuous" else image,
-            domain=domain,
+            noise=noise,
             mode=self.mode,
             procedure=procedure,
-            smoothing=Smoothing(sigma, bound, total_variation(domain, sigma, size), rounding_cost(domain, size)),
+            smoothing=Smoothing(sigma, bound, total_variation(noise, sigma, size), rounding_cost(domain, size)),
             alpha=given["alpha"],
             n=given["n"],
             n0=n0,

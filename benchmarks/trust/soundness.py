@@ -34,7 +34,7 @@ from scipy import special, stats
 from robustinfer import Card, InputSpec, Predictor, RobustinferError
 from robustinfer.smoothing import member_procedures, procedures
 from robustinfer.smoothing.bounds import clopper_pearson_upper, round_radius_down
-from robustinfer.smoothing.domains import DOMAINS, GridDomain, rounding_cost
+from robustinfer.smoothing.domains import DOMAINS, GridDomain, noise_name, rounding_cost
 from robustinfer.smoothing.estimates import Smoothing, estimate, estimate_same_sample
 from robustinfer.smoothing.kinds import Bound
 from robustinfer.smoothing.noise import total_variation
@@ -88,7 +88,7 @@ class Truth:
 
 
 def smoothing_of(domain: GridDomain, bound: Bound) -> Smoothing:
-    return Smoothing(SIGMA, bound, total_variation(domain, SIGMA, SIZE), rounding_cost(domain, SIZE))
+    return Smoothing(SIGMA, bound, total_variation(noise_name(domain), SIGMA, SIZE), rounding_cost(domain, SIZE))
 
 
 def start(name: str, smoothing: Smoothing, alpha: float = ALPHA) -> Procedure:

@@ -11,7 +11,7 @@ import torch
 from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.errors import ExportError
-from robustinfer.smoothing.domains import DOMAINS, GridDomain
+from robustinfer.smoothing.domains import DOMAINS, GridDomain, noise_name
 from robustinfer.smoothing.noise import add_noise
 
 from .stream import sampler_domains, sampler_sigma, signed
@@ -52,7 +52,7 @@ def check_sampler(
     for domain in sampler_domains(sigma):
         found = sampler_votes(path, unit, seed=seed, first=0, count=_COUNT, domain=domain)
         noisy = np.empty((_COUNT, *card.input.shape), dtype=np.float32)
-        add_noise(image[0], domain=domain, sigma=sigma, seed=seed, first=0, out=noisy)
+        add_noise(image[0], noise=noise_name(domain), sigma=sigma, seed=seed, first=0, out=noisy)
         scores = predictor.engine.scores(noisy)
         expected = np.bincount(scores.argmax(1), minlength=len(card.classes) + 1)
         top = np.sort(scores, axis=1)

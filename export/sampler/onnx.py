@@ -17,6 +17,7 @@ from onnx_ir.tape import Tape
 
 from robustinfer.card import Card
 from robustinfer.smoothing.domains import DOMAINS
+from robustinfer.smoothing.lanes import LANE_BITS, LaneLayout, lane_layout
 
 from .stream import (
     CENTRAL,
@@ -144,14 +145,22 @@ class _Builder:
 def _with_samples(b: _Builder, image: ir.Value, inputs: dict[str, ir.Value], card: Card, sigma: float) -> ir.Value:
     """The images, and behind them the noisy samples of image[0]."""
     size = card.input.size
-    blocks = -(-size // 4)
-    words = _words(b, inputs["seed"], inputs["first"], inputs["count"], blocks)
     pixels = b.op("Reshape", b.op("Slice", image, b.ints(0), b.ints(1), b.ints(0)), b.ints(1, size))
+
+    def eight_bits(c: _Builder) -> ir.Value:
+        layout = lane_layout(sigma, size)
+        return _eight_bits(c, _words(c, *numbers, layout.words // 4), pixels, sigma, layout)
+
+    def sixteen_bits(c: _Builder) -> ir.Value:
+        blocks = -(-size // 4)
+        return _sixteen_bits(c, _words(c, *numbers, blocks), pixels, sigma, blocks, size)
+
+    numbers = (inputs["seed"], inputs["first"], inputs["count"])
     samples = b.op(
         "If",
         b.op("Equal", inputs["noise"], b.scalar(DOMAINS.index("8-bit"), np.int64)),
-        then_branch=b.branch("noise_of_8_bits", lambda c: _eight_bits(c, words, pixels, sigma, blocks, size)),
-        else_branch=b.branch("noise_of_16_bits", lambda c: _sixteen_bits(c, words, pixels, sigma, blocks, size)),
+        then_branch=b.branch("noise_of_8_bits", eight_bits),
+        else_branch=b.branch("noise_of_16_bits", sixteen_bits),
     )
     return b.op("Concat", image, b.op("Reshape", samples, b.ints(-1, *card.input.shape)), axis=0)
 
@@ -161,7 +170,7 @@ def _words(b: _Builder, seed: ir.Value, first: ir.Value, count: ir.Value, blocks
     then word 1 of all, and so on. Block b of sample i has the counter 1 + i blocks + b."""
     index = b.op("Add", b.op("Range", b.scalar(0, np.int64), count, b.scalar(1, np.int64)), first)
     starts = b.op("Mul", b.op("Reshape", index, b.ints(-1, 1)), b.scalar(blocks, np.int64))
-    counter = b.op("Add", starts, b.array("blocks", np.arange(1, blocks + 1, dtype=np.int64)))
+    counter = b.op("Add", starts, b.array(f"blocks/{blocks}", np.arange(1, blocks + 1, dtype=np.int64)))
     state: tuple[_Word, _Word, _Word, _Word] = (counter, None, None, None)
     key = b.op("Reshape", seed, b.ints(1, 1))
     for number in range(ROUNDS):
@@ -200,25 +209,59 @@ def _places(b: _Builder, mask: ir.Value) -> ir.Value:
     return b.op("Reshape", b.op("NonZero", mask), b.ints(-1))
 
 
-def _eight_bits(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, blocks: int, size: int) -> ir.Value:
+def _eight_bits(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, layout: LaneLayout) -> ir.Value:
     """float32(x + N) * float32(1/255), with x on the grid of 8-bit images; all integers here are exact in float32."""
+    rows = _in_order(b, words, layout.words // 4, layout.words)
+    lanes = _lanes(b, b.op("Slice", rows, b.ints(0), b.ints(layout.lanes), b.ints(1)), layout)
+    values = b.op("Gather", b.array("integer/cells", integer_table(sigma).cells), lanes, axis=0)
+    flat = b.op("Reshape", values, b.ints(-1))
+    opened = b.op("Equal", values, b.scalar(OPEN, np.float32))
+    places = _places(b, b.op("Reshape", opened, b.ints(-1)))
+    more = b.shift(_reserve_words(b, rows, opened, places, layout), LANE_BITS)
+    top = b.op("Gather", b.op("Reshape", lanes, b.ints(-1)), places, axis=0)
+    settled = _settle(b, b.op("Add", b.op("Mul", top, b.scalar(1 << 64 - LANE_BITS, np.int64)), more), sigma)
+    noise = b.op("ScatterElements", flat, places, settled, axis=0)
+    grid = b.op("Round", b.op("Mul", pixels, b.scalar(float(LEVELS), np.float32)))
+    total = b.op("Add", b.op("Reshape", noise, b.ints(-1, layout.size)), grid)
+    return b.op("Mul", total, b.scalar(1 / LEVELS, np.float32))
+
+
+def _lanes(b: _Builder, words: ir.Value, layout: LaneLayout) -> ir.Value:
+    """The lanes of words (count, lanes), an array (count, size): four per word, low bits first."""
+    unsigned = b.op("Reshape", b.op("Cast", words, to=ir.DataType.UINT64), b.ints(-1, layout.lanes, 1))
+    shifts = b.array("lanes/shifts", np.arange(0, 64, LANE_BITS, dtype=np.uint64))
+    shifted = b.op("Cast", b.op("BitShift", unsigned, shifts, direction="RIGHT"), to=ir.DataType.INT64)
+    lanes = b.op("BitwiseAnd", shifted, b.scalar((1 << LANE_BITS) - 1, np.int64))
+    rows = b.op("Reshape", lanes, b.ints(-1, 4 * layout.lanes))
+    return rows if layout.size == 4 * layout.lanes else b.op("Slice", rows, b.ints(0), b.ints(layout.size), b.ints(1))
+
+
+def _reserve_words(b: _Builder, words: ir.Value, opened: ir.Value, places: ir.Value, layout: LaneLayout) -> ir.Value:
+    """For each open value the reserve word of its rank among the open values of its sample."""
+    rows = b.op("Div", places, b.scalar(layout.size, np.int64))
+    counts = b.op("ReduceSum", b.op("Cast", opened, to=ir.DataType.INT64), b.ints(1), keepdims=0)
+    before = b.op("CumSum", counts, b.scalar(0, np.int64), exclusive=1)
+    length = b.op("Reshape", b.op("Shape", places), b.ints())
+    running = b.op("Range", b.scalar(0, np.int64), length, b.scalar(1, np.int64))
+    ranks = b.op("Sub", running, b.op("Gather", before, rows, axis=0))
+    columns = b.op("Add", b.op("Mod", ranks, b.scalar(layout.reserve, np.int64)), b.scalar(layout.lanes, np.int64))
+    index = b.op("Add", b.op("Mul", rows, b.scalar(layout.words, np.int64)), columns)
+    return b.op("Gather", b.op("Reshape", words, b.ints(-1)), index, axis=0)
+
+
+def _settle(b: _Builder, words: ir.Value, sigma: float) -> ir.Value:
+    """N = smallest + #{k: T_k <= word} by bisection, as float32."""
     table = integer_table(sigma)
-    cells = b.array("integer/cells", table.cells)
-    values = b.op("Gather", cells, b.shift(words, 48, ir.DataType.INT32), axis=0)
-    places = _places(b, b.op("Equal", values, b.scalar(OPEN, np.float32)))
-    wanted = b.op("BitwiseXor", b.op("Gather", words, places, axis=0), b.scalar(SIGN, np.int64))
+    wanted = b.op("BitwiseXor", words, b.scalar(SIGN, np.int64))
     thresholds = b.array("integer/thresholds", table.thresholds)
-    found = b.op("Mul", places, b.scalar(0, np.int64))
+    found = b.op("Mul", words, b.scalar(0, np.int64))
     for step in range(table.steps - 1, -1, -1):
         threshold = b.op("Gather", thresholds, b.op("Add", found, b.scalar((1 << step) - 1, np.int64)), axis=0)
         passed = b.op("Cast", b.op("GreaterOrEqual", wanted, threshold), to=ir.DataType.INT64)
         found = b.op("Add", found, b.op("Mul", passed, b.scalar(1 << step, np.int64)))
     # A word of all ones passes the filling too, hence the minimum.
     found = b.op("Add", b.op("Min", found, b.scalar(table.count, np.int64)), b.scalar(table.smallest, np.int64))
-    noise = b.op("ScatterElements", values, places, b.op("Cast", found, to=ir.DataType.FLOAT), axis=0)
-    grid = b.op("Round", b.op("Mul", pixels, b.scalar(float(LEVELS), np.float32)))
-    total = b.op("Add", _in_order(b, noise, blocks, size), grid)
-    return b.op("Mul", total, b.scalar(1 / LEVELS, np.float32))
+    return b.op("Cast", found, to=ir.DataType.FLOAT)
 
 
 def _sixteen_bits(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, blocks: int, size: int) -> ir.Value:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from robustinfer.card import Card
+from robustinfer.smoothing.lanes import LANE_BITS, lane_cells, lane_layout
 
 from .stream import (
     CENTRAL,
@@ -28,6 +29,8 @@ class Sampler(nn.Module):
     """Scores by `forward`, votes by `sample`; both with the one network inside."""
 
     thresholds: Tensor
+    cells: Tensor
+    shifts: Tensor
     coefficients: Tensor
     factors: list[int]
     key_steps: list[int]
@@ -41,6 +44,10 @@ class Sampler(nn.Module):
         self.classes = len(card.classes)
         table = integer_table(self.sigma)
         self.smallest = table.smallest
+        layout = lane_layout(self.sigma, self.size)
+        self.lanes, self.reserve, self.lane_words = layout.lanes, layout.reserve, layout.words
+        self.register_buffer("cells", torch.from_numpy(lane_cells(self.sigma).copy()))
+        self.register_buffer("shifts", torch.arange(0, 64, LANE_BITS))
         self.register_buffer("thresholds", torch.from_numpy(table.thresholds[: table.count].copy()))
         self.register_buffer("coefficients", torch.tensor([CENTRAL, NEAR_TAIL, FAR_TAIL], dtype=torch.float64))
         self.factors = [signed(factor) for factor in MULTIPLIERS]
@@ -61,16 +68,18 @@ class Sampler(nn.Module):
 
         `noise` is 0 for the 8-bit and 1 for the 16-bit domain; a seed from 2^63 on is passed as seed - 2^64.
         """
-        words = self._words(seed, first, count, image.device)
         pixels = image[:1].reshape(1, self.size)
-        samples = self._eight_bits(words, pixels) if noise == 0 else self._sixteen_bits(words, pixels)
+        if noise == 0:
+            samples = self._eight_bits(self._words(seed, first, count, self.lane_words, image.device), pixels)
+        else:
+            samples = self._sixteen_bits(self._words(seed, first, count, self.size, image.device), pixels)
         scores = self.network(samples.reshape(count, self.channels, self.height, self.width))
         vote = torch.where(torch.isfinite(scores).all(1), scores.argmax(1), self.classes)
         return torch.bincount(vote, minlength=self.classes + 1)
 
-    def _words(self, seed: int, first: int, count: int, device: torch.device) -> Tensor:
+    def _words(self, seed: int, first: int, count: int, size: int, device: torch.device) -> Tensor:
         """Philox4x64-10: block b of sample i has the counter 1 + i blocks + b, and the key is (seed, 0)."""
-        blocks = (self.size + 3) // 4
+        blocks = (size + 3) // 4
         counter = torch.arange(count, device=device).reshape(-1, 1) + first
         word0 = counter * blocks + torch.arange(1, blocks + 1, device=device)
         word1, word2, word3 = torch.zeros_like(word0), torch.zeros_like(word0), torch.zeros_like(word0)
@@ -80,7 +89,7 @@ class Sampler(nn.Module):
             high1, low1 = self._multiply(word2, self.factors[1])
             word0, word1, word2, word3 = high1 ^ word1 ^ key0, low1, high0 ^ word3 ^ key1, low0
             key0, key1 = key0 + self.key_steps[0], key1 + self.key_steps[1]
-        return torch.stack([word0, word1, word2, word3], dim=2).reshape(count, 4 * blocks)[:, : self.size]
+        return torch.stack([word0, word1, word2, word3], dim=2).reshape(count, 4 * blocks)[:, :size]
 
     def _multiply(self, word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
         """High and low half of the 128-bit product, from products of 32-bit halves, none of which leaves 64 bits."""
@@ -96,9 +105,19 @@ class Sampler(nn.Module):
 
     def _eight_bits(self, words: Tensor, pixels: Tensor) -> Tensor:
         """float32(x + N) * float32(1/255), with x on the grid of 8-bit images."""
-        found = torch.searchsorted(self.thresholds, words ^ self.sign, right=True)
-        total = (found + self.smallest).to(torch.float32) + torch.round(pixels * self.levels)
-        return total * (1 / self.levels)
+        count = words.shape[0]
+        lanes = (words[:, : self.lanes].unsqueeze(2) >> self.shifts) & 65535
+        lanes = lanes.reshape(count, 4 * self.lanes)[:, : self.size]
+        noise = self.cells[lanes]
+        opened = torch.isinf(noise)
+        # The rank of each open value among those of its sample chooses its word of the reserve.
+        ranks = (torch.cumsum(opened.to(torch.int64), 1) - 1)[opened]
+        rows = torch.arange(count, device=words.device).unsqueeze(1).expand(count, self.size)[opened]
+        more = words[rows, self.lanes + ranks % self.reserve]
+        whole = (lanes[opened] << 48) + ((more >> 16) & ((1 << 48) - 1))
+        found = torch.searchsorted(self.thresholds, whole ^ self.sign, right=True)
+        noise[opened] = (found + self.smallest).to(torch.float32)
+        return (noise + torch.round(pixels * self.levels)) * (1 / self.levels)
 
     def _sixteen_bits(self, words: Tensor, pixels: Tensor) -> Tensor:
         """float32(x + N) * float32(1/65535), with x on the 16-bit grid and N = round(65535 sigma z).

@@ -102,7 +102,7 @@ def _noisy(image: Array, certificate: Certificate) -> Array:
     pixels = to_unit(image) if certificate.domain == "continuous" else image
     add_noise(
         pixels,
-        domain=certificate.domain,
+        noise=certificate.drawn_noise,
         sigma=certificate.sigma,
         seed=certificate.seed,
         first=certificate.n0,

@@ -29,7 +29,9 @@ __all__ = [
     "FINE_SIGMAS",
     "Domain",
     "GridDomain",
+    "NoiseName",
     "domain_of_noise",
+    "known_noise",
     "noise_name",
     "rounding_cost",
 ]
@@ -45,21 +47,33 @@ FINE_LEVELS = 65535  # the same of 16 bits
 FINE_SIGMAS = (0.001, 2.0)
 """The smallest and the largest sigma of the 16-bit domain: from 66 grid steps to a table of 20 MB."""
 
-_NAMES: dict[Domain, str] = {
-    "8-bit": "philox4x64-10/integer",
-    "16-bit": "philox4x64-10/integer-16",
-    "continuous": "philox4x64-10/continuous",
+NoiseName = Literal[
+    "philox4x64-10/lanes", "philox4x64-10/integer", "philox4x64-10/integer-16", "philox4x64-10/continuous"
+]
+"""How a certificate names its noise: the stream, and what its words become (`noise.py`)."""
+
+# The first noise of a domain is the one that is drawn; the others are replayed.
+_DOMAINS: dict[NoiseName, Domain] = {
+    "philox4x64-10/lanes": "8-bit",
+    "philox4x64-10/integer": "8-bit",
+    "philox4x64-10/integer-16": "16-bit",
+    "philox4x64-10/continuous": "continuous",
 }
 
 
-def noise_name(domain: Domain) -> str:
-    """How a certificate names the noise of a domain."""
-    return _NAMES[domain]
+def noise_name(domain: Domain) -> NoiseName:
+    """The noise that is drawn in a domain."""
+    return next(name for name, other in _DOMAINS.items() if other == domain)
 
 
-def domain_of_noise(name: str) -> Domain | None:
-    """The domain whose noise has this name, or None."""
-    return next((domain for domain, noise in _NAMES.items() if noise == name), None)
+def known_noise(name: str) -> NoiseName | None:
+    """The noise of this name, or None."""
+    return next((noise for noise in _DOMAINS if noise == name), None)
+
+
+def domain_of_noise(noise: NoiseName) -> Domain:
+    """The domain that a noise belongs to."""
+    return _DOMAINS[noise]
 
 
 def rounding_cost(domain: Domain, size: int) -> float:

@@ -1,14 +1,15 @@
 """Noise as a counter-based stream: sample i of seed s is one fixed tensor, whoever computes it and in whatever order.
 
-The words are those of NumPy's `Philox` bit generator (Philox4x64-10) keyed by the seed. An image of d values takes
-B = ceil(d/4) blocks of four 64-bit words, and sample i takes the words [4 B i, 4 B i + d) of the stream
+The words are those of NumPy's `Philox` bit generator (Philox4x64-10) keyed by the seed,
 
     numpy.random.Philox(key=seed).random_raw()
 
-one word per value, in the order channel, row, column. (NumPy steps its counter before the first block, so block b of
-sample i is Philox with counter 1 + B i + b.)
+in blocks of four 64-bit words. A sample that takes w words has B = ceil(w/4) blocks, and sample i takes the words
+[4 B i, 4 B i + w). (NumPy steps its counter before the first block, so block b of sample i is Philox with counter
+1 + B i + b.) Values are in the order channel, row, column. What the words become depends on the noise (`domains.py`):
 
-What a word becomes depends on the domain (`domains.py`).
+* `lanes`: in the 8-bit domain a word has four values (`lanes.py`).
+* `integer`, `integer-16`, `continuous`: one word per value. The first is what 8-bit certificates had before `lanes`.
 """
 
 import secrets
@@ -18,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from .domains import COARSE_LEVELS, FINE_LEVELS, Domain, GridDomain
+from .domains import COARSE_LEVELS, FINE_LEVELS, GridDomain, NoiseName, domain_of_noise
+from .lanes import lane_layout, settle_lanes
 from .tables import coarse_table, fine_table
 
 __all__ = [
@@ -52,7 +54,7 @@ def derive_seed(seed: int, index: int) -> int:
 
 
 def words(seed: int, first: int, count: int, size: int) -> Words:
-    """The words of samples first ... first + count - 1, an array of shape (count, size)."""
+    """The words of samples first ... first + count - 1, each of `size` words: an array of shape (count, size)."""
     blocks = -(-size // 4)
     philox = np.random.Philox(key=seed, counter=first * blocks)
     # Over the full range `integers` hands out the raw words unchanged, several times faster than `random_raw`.
@@ -86,15 +88,17 @@ def continuous(drawn: Words) -> npt.NDArray[np.float64]:
     return np.where(drawn >> np.uint64(63), -z, z)
 
 
-def total_variation(domain: Domain, sigma: float, size: int) -> float:
+def total_variation(noise: NoiseName, sigma: float, size: int) -> float:
     """Distance between the noise that is drawn and the noise of the theorem, for an image of `size` values.
 
     A bound on p_A of the drawn noise is one for the exact rounded Gaussian after subtracting this. For continuous
     noise it is 0 by convention: what is not covered there, the rounding of x + e, is not a matter of the words.
     """
+    domain = domain_of_noise(noise)
     if domain == "continuous":
         return 0.0
-    return size * (coarse_table if domain == "8-bit" else fine_table)(float(sigma)).total_variation
+    table = size * (coarse_table if domain == "8-bit" else fine_table)(float(sigma)).total_variation
+    return table + (lane_layout(float(sigma), size).total_variation if noise == "philox4x64-10/lanes" else 0.0)
 
 
 def on_fine_grid(image: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
@@ -108,7 +112,7 @@ def on_fine_grid(image: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 def add_noise(
     image: npt.NDArray[Any],
     *,
-    domain: Domain,
+    noise: NoiseName,
     sigma: float,
     seed: int,
     first: int,
@@ -121,18 +125,41 @@ def add_noise(
     count, size = len(out), image.size
     pixels, target = image.reshape(-1), out.reshape(count, size)
     rows = max(1, _CHUNK // max(size, 1))
-    base = on_fine_grid(pixels) if domain == "16-bit" else pixels
+    add = {"philox4x64-10/lanes": _add_lanes, "philox4x64-10/continuous": _add_continuous}.get(noise, _add_steps)
+    base = {"8-bit": pixels.astype(np.float32), "16-bit": on_fine_grid(pixels)}.get(domain_of_noise(noise), pixels)
     for row in range(0, count, rows):
-        piece = target[row : row + rows]
-        drawn = words(seed, first + row, len(piece), size)
-        if domain == "continuous":
-            z = continuous(drawn)
-            z *= sigma
-            np.add(z.astype(np.float32), base, out=piece)
-            continue
-        noise = grid_steps(drawn, sigma, domain)
-        noise += base
-        # float32(x + N) * float32(1/levels): every engine and the sampler graph do these two steps, so all agree. The
-        # first is exact: |x + N| stays below 2^24 on both grids.
-        step = np.float32(1 / (COARSE_LEVELS if domain == "8-bit" else FINE_LEVELS))
-        np.multiply(noise, step, out=piece, dtype=np.float32, casting="unsafe")
+        add(base, noise, float(sigma), seed, first + row, target[row : row + rows])
+
+
+def _add_lanes(
+    base: npt.NDArray[Any], noise: NoiseName, sigma: float, seed: int, first: int, out: npt.NDArray[np.float32]
+) -> None:
+    layout = lane_layout(sigma, base.size)
+    settle_lanes(words(seed, first, len(out), layout.words), sigma, layout, out)
+    out += base
+    out *= _step(noise)
+
+
+def _add_steps(
+    base: npt.NDArray[Any], noise: NoiseName, sigma: float, seed: int, first: int, out: npt.NDArray[np.float32]
+) -> None:
+    domain: GridDomain = "8-bit" if domain_of_noise(noise) == "8-bit" else "16-bit"
+    steps = grid_steps(words(seed, first, len(out), base.size), sigma, domain)
+    np.add(steps, base, out=out, dtype=base.dtype, casting="unsafe")
+    out *= _step(noise)
+
+
+def _add_continuous(
+    base: npt.NDArray[Any], noise: NoiseName, sigma: float, seed: int, first: int, out: npt.NDArray[np.float32]
+) -> None:
+    z = continuous(words(seed, first, len(out), base.size))
+    z *= sigma
+    np.add(z.astype(np.float32), base, out=out)
+
+
+def _step(noise: NoiseName) -> np.float32:
+    """A grid step: every engine and the sampler graph compute float32(x + N) * float32(1/levels), so that all agree.
+
+    The sum is exact: |x + N| stays below 2^24 on both grids.
+    """
+    return np.float32(1 / (COARSE_LEVELS if domain_of_noise(noise) == "8-bit" else FINE_LEVELS))

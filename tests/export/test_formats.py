@@ -43,7 +43,7 @@ def clean_and_noisy(card: Card, *, seed: int = 1) -> npt.NDArray[np.float32]:
     generator = np.random.default_rng(seed)
     clean = generator.integers(0, 256, (3, *card.input.shape), dtype=np.uint8)
     noisy = np.empty((4, *card.input.shape), dtype=np.float32)
-    add_noise(clean[0], domain="8-bit", sigma=0.5, seed=seed, first=0, out=noisy)
+    add_noise(clean[0], noise="philox4x64-10/lanes", sigma=0.5, seed=seed, first=0, out=noisy)
     return np.concatenate([clean / np.float32(255), noisy])
 
 

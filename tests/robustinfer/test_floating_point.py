@@ -63,7 +63,7 @@ def test_continuous_noise_would_give_a_false_certificate(attacked: Any) -> None:
     votes = []
     for level in (0, STEP):
         noisy = np.empty((2000, *SHAPE), dtype=np.float32)
-        add_noise(at(level, "float32"), domain="continuous", sigma=SIGMA, seed=1, first=0, out=noisy)
+        add_noise(at(level, "float32"), noise="philox4x64-10/continuous", sigma=SIGMA, seed=1, first=0, out=noisy)
         votes.append(int(votes_by_low_bits(noisy).argmax(axis=1).sum()))
     assert votes[0] > 1990
     assert votes[1] < 10

@@ -115,7 +115,7 @@ def honest(case: Case) -> Certificate:
 def is_true(mutant: Certificate, case: Case) -> bool:
     """Whether this is the certificate that its own request gives."""
     settings: dict[str, Any] = {name: getattr(mutant, name) for name in ("n", "n0", "alpha", "bound", "sigma", "seed")}
-    settings["replayed"] = mutant.domain
+    settings["replayed"] = mutant.drawn_noise
     settings["members"] = bool(mutant.members)
     if mutant.procedure != "fixed":
         settings[mutant.procedure] = mutant.requested
@@ -153,7 +153,7 @@ WORDS = {
     "procedure": (*PROCEDURES, "certify"),
     "domain": ("8-bit", "16-bit", "continuous"),
     "noise": (
-        *(f"philox4x64-10/{kind}" for kind in ("integer", "integer-16", "continuous")),
+        *(f"philox4x64-10/{kind}" for kind in ("lanes", "integer", "integer-16", "continuous")),
         "philox4x32/integer",
         "integer",
     ),

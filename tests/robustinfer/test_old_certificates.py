@@ -73,7 +73,7 @@ def test_settings_that_can_no_longer_be_asked_for_verify(
     with pytest.raises(SettingError, match=r"alpha|sigma"):
         predictor.certify(image, n=500, alpha=alpha)
     request = Request(image=image, n=500, n0=20, alpha=alpha, seed=3)
-    question = request.ask(predictor.card, replayed="8-bit")
+    question = request.ask(predictor.card, replayed="philox4x64-10/integer")
     drawn = [0]
 
     def votes(count: int) -> Any:

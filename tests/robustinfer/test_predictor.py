@@ -89,7 +89,7 @@ def test_seeds_at_the_ends(predictor: Any, seed: Any) -> None:
 
 
 def test_the_noise_fits_the_pixels(predictor: Any) -> None:
-    assert predictor.certify(IMAGES[0], n=200).noise == "philox4x64-10/integer"
+    assert predictor.certify(IMAGES[0], n=200).noise == "philox4x64-10/lanes"
     assert predictor.certify(IMAGES[0], n=200, domain="16-bit").noise == "philox4x64-10/integer-16"
     assert predictor.certify(IMAGES[0] / 255, n=200).noise == "philox4x64-10/integer-16"
 

@@ -50,7 +50,7 @@ def test_a_certificate_says_what_it_guarantees(certificate: Any) -> None:
     document = certificate.to_json()
     assert "wrong with probability at most alpha" in document["guarantee"]
     assert (document["norm"], document["procedure"], document["bound"]) == ("l2", "fixed", "two-class")
-    assert (document["noise"], document["domain"]) == ("philox4x64-10/integer", "8-bit")
+    assert (document["noise"], document["domain"]) == ("philox4x64-10/lanes", "8-bit")
     assert document["samples_used"] == 650
 
 

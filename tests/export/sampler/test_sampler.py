@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from robustinfer import Predictor
 from robustinfer.card import Card, InputSpec
 from robustinfer.errors import ExportError
-from robustinfer.smoothing.domains import DOMAINS, GridDomain
+from robustinfer.smoothing.domains import DOMAINS, GridDomain, noise_name
+from robustinfer.smoothing.lanes import LaneLayout, lane_cells, settle_lanes
 from robustinfer.smoothing.noise import add_noise, grid_steps, thresholds, words
 
 from ..conftest import make_ensemble
@@ -68,7 +69,7 @@ def test_words_are_numpys(size: int) -> None:
         drawn = session.run(None, {name: np.asarray(number, np.int64) for name, number in numbers.items()})[0]
         in_order = drawn.reshape(count, 4, blocks).transpose(0, 2, 1).reshape(count, -1)[:, :size]
         assert np.array_equal(in_order.view(np.uint64), expected)
-        by_torch = module._words(signed(seed), first, count, torch.device("cpu")).numpy()
+        by_torch = module._words(signed(seed), first, count, size, torch.device("cpu")).numpy()
         assert np.array_equal(np.ascontiguousarray(by_torch).view(np.uint64), expected)
 
     check()
@@ -81,20 +82,22 @@ def test_words_become_the_runtimes_noise(sigma: float) -> None:
     drawn = np.concatenate([EXTREME, words(7, 0, 1, 200_000)[0], coarse, coarse - np.uint64(1)])
     drawn = drawn[: len(drawn) // 4 * 4]
     size = len(drawn)
-    module = Sampler(nn.Identity(), Card(classes=("a", "b"), input=InputSpec(1, 1, size), sigma=sigma))
+    pixels = np.full((1, size), 100 / 255, dtype=np.float32)
+    # Every value with a word of its own: 16 bits in its lane, 48 in the reserve, for the open ones in their order.
+    layout = LaneLayout(size, size // 4, size)
+    low = (drawn << np.uint64(16))[np.isinf(lane_cells(sigma)[drawn >> np.uint64(48)])]
+    packed = (drawn >> np.uint64(48)).astype("<u2").view("<u8")
+    lane_words = np.concatenate([packed, low, np.zeros(layout.words - len(packed) - len(low), np.uint64)])[None]
+    exact = (grid_steps(drawn, sigma, "8-bit") + 100).astype(np.float32) * np.float32(1 / 255)
+    for found in eight_bit_samples(lane_words, pixels, sigma, layout):
+        assert np.array_equal(found[0], exact)
+
     # The graph takes word j of block b at place (j, b).
     stream = np.ascontiguousarray(drawn.reshape(-1, 4).T).reshape(-1).view(np.int64)
     signed_words = torch.from_numpy(drawn.view(np.int64)).reshape(1, -1)
-    pixels = np.full((1, size), 100 / 255, dtype=np.float32)
     inputs: Inputs = {"words": (ir.DataType.INT64, [size]), "pixels": (ir.DataType.FLOAT, [1, size])}
     blocks = size // 4
-
-    exact = (grid_steps(drawn, sigma, "8-bit") + 100).astype(np.float32) * np.float32(1 / 255)
-    session = session_of(
-        lambda b, w, p: sampler_onnx._eight_bits(b, w, p, sigma, blocks, size), inputs, ir.DataType.FLOAT
-    )
-    assert np.array_equal(session.run(None, {"words": stream, "pixels": pixels})[0][0], exact)
-    assert np.array_equal(module._eight_bits(signed_words, torch.from_numpy(pixels)).numpy()[0], exact)
+    module = Sampler(nn.Identity(), Card(classes=("a", "b"), input=InputSpec(1, 1, size), sigma=sigma))
 
     # Every threshold of the 8-bit noise is one of the 16-bit noise, too: there the last bit decides between two steps;
     # in the far tails a step is less than one word wide.
@@ -110,6 +113,30 @@ def test_words_become_the_runtimes_noise(sigma: float) -> None:
         assert np.array_equal(found[chance], fine[chance])
         assert np.abs(found - fine)[inner].max() < 1.5 / 65535
         assert np.abs(found).max() < 10 * sigma + 1
+
+
+def eight_bit_samples(drawn: Any, pixels: Any, sigma: float, layout: LaneLayout) -> list[Any]:
+    """What the ONNX sampler and the TorchScript sampler make of these words, (count, words), in the 8-bit domain."""
+    count = len(drawn)
+    by_block = np.ascontiguousarray(drawn.reshape(count, -1, 4).transpose(0, 2, 1)).reshape(-1).view(np.int64)
+    inputs: Inputs = {"words": (ir.DataType.INT64, ["words"]), "pixels": (ir.DataType.FLOAT, [1, layout.size])}
+    session = session_of(lambda b, w, p: sampler_onnx._eight_bits(b, w, p, sigma, layout), inputs, ir.DataType.FLOAT)
+    module = Sampler(nn.Identity(), Card(classes=("a", "b"), input=InputSpec(1, 1, layout.size), sigma=sigma))
+    module.lanes, module.reserve, module.lane_words = layout.lanes, layout.reserve, layout.words
+    by_torch = module._eight_bits(torch.from_numpy(drawn.view(np.int64)), torch.from_numpy(pixels))
+    return [session.run(None, {"words": by_block, "pixels": pixels})[0], by_torch.numpy()]
+
+
+@pytest.mark.parametrize(("size", "reserve"), [(1, 1), (30, 3), (784, 784), (3072, 40)])
+def test_all_samplers_take_the_reserve_in_the_same_order(size: int, reserve: int) -> None:
+    """The runtime too, with reserves that suffice and with such as run out."""
+    layout, sigma = LaneLayout(size, -(-size // 4), reserve), 1.0
+    drawn = np.ascontiguousarray(words(3, 0, 7, layout.words))
+    steps = np.empty((7, size), dtype=np.float32)
+    settle_lanes(drawn, sigma, layout, steps)
+    expected = (steps + np.float32(10)) * np.float32(1 / 255)
+    for found in eight_bit_samples(drawn, np.full((1, size), 10 / 255, dtype=np.float32), sigma, layout):
+        assert np.array_equal(found, expected)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +161,7 @@ def test_votes_are_the_runtimes(sampler_files: dict[str, Path]) -> None:
     @settings(max_examples=10, deadline=None)
     def check(seed: int, first: int, count: int, domain: GridDomain) -> None:
         noisy = np.empty((count, *card.input.shape), dtype=np.float32)
-        add_noise(image, domain=domain, sigma=0.5, seed=seed, first=first, out=noisy)
+        add_noise(image, noise=noise_name(domain), sigma=0.5, seed=seed, first=first, out=noisy)
         scores = predictor.engine.scores(noisy)
         expected = np.bincount(scores.argmax(1), minlength=6)
         ordered = np.sort(scores, axis=1)
@@ -197,7 +224,9 @@ def test_scores_that_are_not_finite_vote_for_no_class(tmp_path: Path, suffix: st
     path.write_bytes(build(Ensemble([_Spoilt()], [1.0]).freeze(), card))
     image = np.full((1, 1, 2, 2), 128 / 255, dtype=np.float32)
     noisy = np.empty((200, 1, 2, 2), dtype=np.float32)
-    add_noise(np.full((1, 2, 2), 128, dtype=np.uint8), domain="8-bit", sigma=0.25, seed=1, first=0, out=noisy)
+    add_noise(
+        np.full((1, 2, 2), 128, dtype=np.uint8), noise=noise_name("8-bit"), sigma=0.25, seed=1, first=0, out=noisy
+    )
     first = noisy[:, 0, 0, 0]
     expected = [int((first >= 0.5).sum()), int(((first >= 0.2) & (first < 0.5)).sum()), int((first < 0.2).sum())]
     assert min(expected) > 10

@@ -3,7 +3,7 @@
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import mpmath
 import numpy as np
@@ -19,17 +19,15 @@ KNOWN_ANSWER = [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E
 SEEDS = st.integers(0, LAST_SEED)
 
 
-def noisy(
-    image: Any, *, domain: Any = "8-bit", sigma: Any = 0.25, seed: Any = 7, first: Any = 0, count: Any = 5
-) -> Any:
+def noisy(image: Any, name: Any, *, sigma: Any = 0.25, seed: Any = 7, first: Any = 0, count: Any = 5) -> Any:
     out = np.empty((count, *image.shape), dtype=np.float32)
-    noise.add_noise(image, domain=domain, sigma=sigma, seed=seed, first=first, out=out)
+    noise.add_noise(image, noise=name, sigma=sigma, seed=seed, first=first, out=out)
     return out
 
 
-def image_of(shape: Any, domain: Any) -> Any:
+def image_of(shape: Any, name: Any) -> Any:
     pixels = np.random.default_rng(3).integers(0, 256, size=shape, dtype=np.uint8)
-    return pixels if domain == "8-bit" else pixels.astype(np.float32) / np.float32(255)
+    return pixels if domains.domain_of_noise(name) == "8-bit" else pixels.astype(np.float32) / np.float32(255)
 
 
 def test_the_published_known_answer_comes_out_of_the_counter_before_the_first_sample() -> None:
@@ -54,15 +52,15 @@ def test_a_slice_of_the_samples_has_their_words(seed: Any, size: Any, first: Any
     assert np.array_equal(noise.words(seed, first + start, count - start, size), whole[start:])
 
 
-@pytest.mark.parametrize("domain", ["8-bit", "16-bit", "continuous"])
+@pytest.mark.parametrize("name", get_args(domains.NoiseName))
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (1, 28, 28), (3, 150, 150)])  # the last exceeds one chunk
-def test_samples_do_not_depend_on_batch_order_or_threads(domain: Any, shape: Any) -> None:
-    image, count = image_of(shape, domain), 9
-    whole = noisy(image, domain=domain, count=count)
-    backwards = [noisy(image, domain=domain, first=i, count=1) for i in reversed(range(count))]
+def test_samples_do_not_depend_on_batch_order_or_threads(name: Any, shape: Any) -> None:
+    image, count = image_of(shape, name), 9
+    whole = noisy(image, name, count=count)
+    backwards = [noisy(image, name, first=i, count=1) for i in reversed(range(count))]
     assert np.array_equal(np.concatenate(backwards[::-1]), whole)
     with ThreadPoolExecutor(4) as pool:
-        pieces = pool.map(lambda first: noisy(image, domain=domain, first=first, count=3), range(0, count, 3))
+        pieces = pool.map(lambda first: noisy(image, name, first=first, count=3), range(0, count, 3))
         assert np.array_equal(np.concatenate(list(pieces)), whole)
 
 
@@ -100,15 +98,15 @@ def test_grid_noise_at_the_ends_and_at_every_threshold(domain: Any, sigma: Any) 
 
 
 def test_8_bit_pixels_are_the_sum_times_one_float() -> None:
-    image = image_of((3, 4, 5), "8-bit")
+    image = image_of((3, 4, 5), "philox4x64-10/integer")
     steps = noise.grid_steps(noise.words(7, 0, 5, image.size), 0.25, "8-bit").reshape(5, 3, 4, 5)
     expected = (image.astype(np.int64) + steps).astype(np.float32) * np.float32(1 / 255)
-    assert np.array_equal(noisy(image), expected)
+    assert np.array_equal(noisy(image, "philox4x64-10/integer"), expected)
 
 
 @pytest.mark.parametrize("given_as", ["float32", "uint8"])
 def test_16_bit_pixels_are_the_exact_sum_times_one_float(given_as: Any) -> None:
-    image = image_of((3, 4, 5), "8-bit")
+    image = image_of((3, 4, 5), "philox4x64-10/integer")
     nearest = image.astype(np.int64) * 257
     if given_as == "float32":
         image = np.random.default_rng(4).random((3, 4, 5), dtype=np.float32)
@@ -116,7 +114,7 @@ def test_16_bit_pixels_are_the_exact_sum_times_one_float(given_as: Any) -> None:
     steps = noise.grid_steps(noise.words(7, 0, 5, image.size), 0.25, "16-bit").reshape(5, 3, 4, 5)
     exact = np.array(nearest) + steps.astype(np.int64)
     assert np.abs(exact).max() < 2**24
-    assert np.array_equal(noisy(image, domain="16-bit"), exact.astype(np.float32) * np.float32(1 / 65535))
+    assert np.array_equal(noisy(image, "philox4x64-10/integer-16"), exact.astype(np.float32) * np.float32(1 / 65535))
 
 
 def test_floats_are_rounded_to_the_nearest_point_of_the_16_bit_grid() -> None:
@@ -140,9 +138,9 @@ def test_the_cost_of_rounding_covers_two_images_that_were_moved_as_far_as_can_be
 
 
 def test_continuous_pixels_are_the_image_plus_scaled_normals() -> None:
-    image = image_of((3, 4, 5), "continuous")
+    image = image_of((3, 4, 5), "philox4x64-10/continuous")
     z = noise.continuous(noise.words(7, 0, 5, image.size)).reshape(5, 3, 4, 5)
-    assert np.array_equal(noisy(image, domain="continuous"), image + (0.25 * z).astype(np.float32))
+    assert np.array_equal(noisy(image, "philox4x64-10/continuous"), image + (0.25 * z).astype(np.float32))
 
 
 def test_continuous_noise_is_symmetric_and_finite_at_the_ends() -> None:
@@ -188,10 +186,11 @@ def test_thresholds_and_their_error_budget_against_exact_arithmetic(domain: Any,
         cumulative = [0, *(a - b for a, b in zip(exact, drawn, strict=True)), 0]
         masses = (abs(b - a) for a, b in itertools.pairwise(cumulative))
         distance = float(sum(masses) / 2 + exact[0] + (1 - exact[-1]))
-    promised = noise.total_variation(domain, sigma, 1)
+    name = {"8-bit": "philox4x64-10/integer", "16-bit": "philox4x64-10/integer-16"}[domain]
+    promised = noise.total_variation(name, sigma, 1)  # type: ignore[arg-type]
     assert 0 < distance <= promised < 1e-12
-    assert noise.total_variation(domain, sigma, 3072) == pytest.approx(3072 * promised)
-    assert noise.total_variation("continuous", sigma, 3072) == 0.0
+    assert noise.total_variation(name, sigma, 3072) == pytest.approx(3072 * promised)  # type: ignore[arg-type]
+    assert noise.total_variation("philox4x64-10/continuous", sigma, 3072) == 0.0
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.12, 1 / 3, 1.0])
@@ -230,7 +229,7 @@ def test_the_rest_of_a_fine_table_adds_up(sigma: Any) -> None:
     with mpmath.workdps(40):
         exact = mpmath.ncdf(-1 / (2 * 65535 * mpmath.mpf(sigma)))
         total = mpmath.mpf(int(thresholds[-smallest - 1])) / mpmath.mpf(2) ** 64
-        assert 2 * abs(total - exact) <= noise.total_variation("16-bit", sigma, 1) < 2e-13
+        assert 2 * abs(total - exact) <= noise.total_variation("philox4x64-10/integer-16", sigma, 1) < 2e-13
 
 
 def test_derived_seeds_are_fixed_distinct_and_not_the_noise() -> None:
