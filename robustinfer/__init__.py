@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from .client import AsyncClient as AsyncClient
     from .client import Client as Client
     from .errors import RobustinferError as RobustinferError
+    from .live import AnswerFuture as AnswerFuture
+    from .live import Snapshot as Snapshot
     from .predictor import Predictor as Predictor
     from .replay import Replay as Replay
     from .requests import Request as Request
     from .version import __version__ as __version__
 
 _HOMES = {
+    "AnswerFuture": ".live",
     "AsyncClient": ".client",
     "Card": ".card",
     "Certificate": ".certificate",
@@ -46,6 +49,7 @@ _HOMES = {
     "Replay": ".replay",
     "Request": ".requests",
     "RobustinferError": ".errors",
+    "Snapshot": ".live",
     "Threat": ".card",
     "__version__": ".version",
 }
@@ -56,6 +60,8 @@ __all__ = [  # noqa: RUF022  # in the order a reader meets them
     "Certificate",
     "Replay",
     "Request",
+    "AnswerFuture",
+    "Snapshot",
     "Card",
     "InputSpec",
     "CardMember",

@@ -3,9 +3,11 @@
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, Unpack
+from typing import NoReturn, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +15,18 @@ import numpy.typing as npt
 from .answers import certificate_of, prediction_of
 from .card import Card
 from .certificate import Certificate, ModelReference, Prediction
+from .crew import Crew, Pace
 from .engines import Engine, check_rows, load_engine
-from .errors import CardError, DigestError, RobustinferError, SettingError
+from .errors import CardError, DigestError, EngineError, SettingError
 from .explanations import untrained_noise
 from .images import as_batch, to_unit
+from .jobs import Job
+from .live import AnswerFuture, Live, check_process
 from .replay import Replay, replay
 from .requests import Request
-from .scheduler import Crew, Job, Pace, run
+from .scheduler import Board, run
 from .settings import SETTINGS, CertifyManySettings
+from .sharing import InOrder
 from .smoothing.domains import GridDomain
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import derive_seed
@@ -57,7 +63,18 @@ class Predictor:
         self.batch = batch or engine.batch
         self._pace = Pace()
         self._crew = Crew(threads)
+        self._live = Live(partial(Board, engine, batch=self.batch, pace=self._pace, crew=self._crew))
+        self._process = os.getpid()
         self._warned: set[float] = set()
+
+    def __enter__(self) -> "Predictor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise EngineError("A Predictor cannot be copied or pickled: load the model file in each process.")
 
     @classmethod
     def load(
@@ -234,22 +251,44 @@ class Predictor:
             assert isinstance(answer, Certificate)
             yield answer
 
-    def answer_many(self, requests: Sequence[Request]) -> list[Result | RobustinferError]:
+    def answer_many(self, requests: Sequence[Request]) -> list[Result | Exception]:
         """Answer requests of any kind together, sharing engine batches.
 
-        A bad request gets its error, its neighbours their answers.
+        A request that is bad, or fails, gets its error, its neighbours their answers.
         """
-        results: list[Any] = [None] * len(requests)
-        jobs: list[tuple[int, Job]] = []
-        for position, request in enumerate(requests):
+        jobs: list[Job | Exception] = []
+        for request in requests:
             try:
-                jobs.append((position, self._job(request, None)))
-            except RobustinferError as error:
-                results[position] = error
-        finished = self._run([job for _, job in jobs], None)
-        for (position, _), job in zip(jobs, finished, strict=True):
-            results[position] = self._result(job)
-        return results
+                jobs.append(self._job(request, None))
+            except Exception as error:
+                jobs.append(error)
+        deque(self._run([job for job in jobs if isinstance(job, Job)], None), maxlen=0)
+        return [job if isinstance(job, Exception) else job.error or self._result(job) for job in jobs]
+
+    def submit(self, request: Request, *, client: str = "", stop: threading.Event | None = None) -> AnswerFuture:
+        """Answer a request together with whatever else is submitted meanwhile, from any thread or event loop.
+
+            future = predictor.submit(Request(image=image, n=10_000))
+            future.result()     # or `await future`; `future.snapshot()` says what is known so far
+
+        A bad request is refused at once. Jobs are admitted between engine runs and end in any order; `sharing.py` says
+        how they share the engine: clients (`client` is any text that tells them apart) get equal parts of it, short
+        jobs overtake long ones. Setting `stop` ends the work as in `certify`, and `cancel` of the future without an
+        answer. A deadline counts from now.
+        """
+        check_process(self._process)
+        job = self._job(request, stop, client=client)
+        return self._live.submit(AnswerFuture(job, self._result, self.card.classes))
+
+    @property
+    def outstanding(self) -> int:
+        """How many submitted requests are not answered yet."""
+        return self._live.outstanding
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Take no more submissions; wait for the answers of those that were made, or cancel them."""
+        if os.getpid() == self._process:
+            self._live.close(cancel=cancel)
 
     def verify(
         self, certificate: Certificate, image: npt.ArrayLike, *, other_model: bool = False, max_flips: int = 0
@@ -266,10 +305,12 @@ class Predictor:
         (job,) = self._run(iter([self._job(request, stop)]), progress)
         return self._result(job)
 
-    def _job(self, request: Request, stop: threading.Event | None, *, derived_seed: bool = False) -> Job:
+    def _job(
+        self, request: Request, stop: threading.Event | None, *, derived_seed: bool = False, client: str = ""
+    ) -> Job:
         question = request.ask(self.card, derived_seed=derived_seed)
         self._warn(question.smoothing.sigma)
-        return Job(question, stop)
+        return Job(question, stop, client=client)
 
     def _warn(self, sigma: float) -> None:
         """Say once that the card does not name this sigma as one the model was trained with."""
@@ -279,9 +320,13 @@ class Predictor:
             log.warning("%s", sentence)
 
     def _run(self, jobs: Iterable[Job], progress: Progress | None) -> Iterator[Job]:
-        return run(self.engine, jobs, batch=self.batch, pace=self._pace, crew=self._crew, progress=progress)
+        check_process(self._process)
+        board = Board(self.engine, InOrder(), batch=self.batch, pace=self._pace, crew=self._crew)
+        return run(board, jobs, progress=progress)
 
     def _result(self, job: Job) -> Result:
+        if job.error is not None:
+            raise job.error
         outcome = job.outcome
         assert outcome is not None
         if job.question.mode == "predict":

@@ -1,226 +1,134 @@
 """The scheduler: fills engine batches with samples of many images, and gives the votes back to their procedures."""
 
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from .crew import Crew, Pace, Piece
 from .engines import Engine
-from .questions import Question
+from .jobs import Job
+from .sharing import Sharing
 from .smoothing.estimates import Votes
-from .smoothing.procedures import Outcome
 from .voting import scores_of
 
-__all__ = ["Crew", "Job", "Pace", "run"]
-
-_FIRST_RUN = 32  # samples of the first run under a deadline, when the engine's speed is not known yet
-_MARGIN = 0.8  # share of the time left that a run under a deadline may take
-_WORTH_A_THREAD = 1 << 16  # values of noise: drawing fewer takes less time than waking a thread
+__all__ = ["Board", "run"]
 
 
-class Job:
-    """One question on its way: its procedure, the samples it waits for, the votes it has got."""
+class Board:
+    """The jobs that are on their way, and the engine runs that serve them. One thread at a time uses it.
 
-    def __init__(self, question: Question, stop: threading.Event | None = None) -> None:
-        self.question = question
-        self.outcome: Outcome | None = None
-        self.drawn = 0  # samples assigned so far; also the index of the next one
-        self.started = time.perf_counter()
-        self.seconds = 0.0
-        self._stop = stop
-        self._votes = question.tally.empty()
-        self._procedure = question.begin()
-        self.wanted = next(self._procedure)  # samples not yet assigned
-        self._missing = self.wanted  # samples whose votes have not come back
+    Jobs come and go between runs and end in any order. What a job answers does not depend on when it came, on its
+    neighbours or on how the runs are cut: its samples are counted, and its procedure gets them in their order.
+    """
+
+    def __init__(self, engine: Engine, sharing: Sharing, *, batch: int, pace: Pace, crew: Crew) -> None:
+        self.batch = batch
+        self.samples = 0  # of all runs so far
+        self._jobs: dict[Job, None] = {}  # in the order of arrival
+        self._sharing = sharing
+        self._engine, self._pace, self._crew = engine, pace, crew
+        self._buffer: npt.NDArray[np.float32] | None = None
 
     @property
-    def time_left(self) -> float | None:
-        """Seconds until the deadline, or None without one."""
-        if self.question.deadline is None:
-            return None
-        return self.started + self.question.deadline - time.perf_counter()
+    def has_places(self) -> bool:
+        """Whether another job may start: there is room, and nobody works against a clock whom it would slow down."""
+        if any(job.drawn and job.question.deadline is not None for job in self._jobs):
+            return False
+        return sum(job.wanted for job in self._jobs) < self.batch
 
-    def take(self, count: int) -> int:
-        """Assign up to `count` samples; returns the index of the first."""
-        first = self.drawn
-        self.drawn += count
-        self.wanted -= count
-        return first
+    def admit(self, job: Job) -> None:
+        """The job has places from the next run on."""
+        self._jobs[job] = None
+        self._sharing.admit(job)
 
-    def receive(self, votes: Votes) -> None:
-        """Votes of assigned samples. When all wanted ones are there, the procedure resumes."""
-        self._votes += votes
-        self._missing -= self.question.tally.samples(votes)
-        if self._missing == 0:
-            complete, self._votes = self._votes, np.zeros_like(self._votes)
-            self._send(complete)
+    def withdraw(self, job: Job) -> None:
+        """The job has no further places."""
+        del self._jobs[job]
+        self._sharing.withdraw(job)
 
-    def expire(self) -> None:
-        """End the job with its best valid outcome, if its time is over or somebody asked it to stop."""
-        if self.outcome is None:
-            if self._stop is not None and self._stop.is_set():
-                self._send("interrupted")
-            elif (left := self.time_left) is not None and left <= 0:
-                self._send("deadline")
+    def step(self) -> list[Job]:
+        """One engine run, if there is work; returns the jobs that have ended."""
+        for job in self._jobs:
+            _guard(job, job.expire)
+        ended = self._ended()
+        if self._jobs:
+            waiting = list(self._jobs)
+            room = self._sharing.room(waiting, self.batch, self._pace)
+            shares = self._sharing.share(waiting, room)
+            self._run([(job, job.take(count), count) for job, count in shares.items() if count])
+            ended += self._ended()
+        return ended
 
-    def _send(self, answer: Votes | str) -> None:
+    def _ended(self) -> list[Job]:
+        ended = [job for job in self._jobs if job.done]
+        for job in ended:
+            self.withdraw(job)
+        return ended
+
+    def _run(self, pieces: list[Piece]) -> None:
+        """Run the pieces together. If that fails, run each alone, so that only the guilty job does."""
         try:
-            self.wanted = self._missing = self._procedure.send(answer)
-        except StopIteration as end:
-            self.outcome = end.value
-            self.wanted = 0
-            self.seconds = time.perf_counter() - self.started
+            votes = self._votes(pieces)
+        except Exception as error:
+            if len(pieces) == 1:
+                pieces[0][0].fail(error)
+                return
+            for piece in pieces:
+                self._run([piece])
+            return
+        for (job, _, count), own in zip(pieces, votes, strict=True):
+            self.samples += count
+            _guard(job, partial(job.receive, own))
+
+    def _votes(self, pieces: list[Piece]) -> list[Votes]:
+        began = time.perf_counter()
+        tally = pieces[0][0].question.tally
+        if self._buffer is None:
+            self._buffer = np.empty((self.batch, *pieces[0][0].question.image.shape), dtype=np.float32)
+        end = self._crew.draw(pieces, self._buffer)
+        scores = scores_of(self._engine, tally, self._buffer[:end])  # all jobs are of one model file
+        self._pace.learn(end, time.perf_counter() - began)
+        votes, start = [], 0
+        for job, _, count in pieces:
+            votes.append(job.question.tally.count(scores[start : start + count]))
+            start += count
+        return votes
 
 
-Piece = tuple[Job, int, int]  # samples of one run: whose they are, the index of the first, their number
+def _guard(job: Job, action: Callable[[], None]) -> None:
+    """An error in one job's procedure is that job's."""
+    try:
+        action()
+    except Exception as error:
+        job.fail(error)
 
 
-class Pace:
-    """How fast the engine is, learnt from its runs; what fits into the time that is left."""
-
-    def __init__(self) -> None:
-        self._seconds_per_sample: float | None = None
-
-    def learn(self, samples: int, seconds: float) -> None:
-        """Remember the slower of the last run and a mean that forgets."""
-        last = seconds / samples
-        known = self._seconds_per_sample
-        self._seconds_per_sample = last if known is None else max(last, 0.7 * known + 0.3 * last)
-
-    def fitting(self, seconds: float) -> int:
-        """The number of samples that fit into the time, at least one."""
-        if self._seconds_per_sample is None:
-            return _FIRST_RUN
-        return max(1, int(_MARGIN * seconds / self._seconds_per_sample))
-
-
-class Crew:
-    """Threads that draw noise, while the engine waits for it. The work may be cut anywhere: noise is counted."""
-
-    def __init__(self, threads: int | None = None) -> None:
-        self._threads = min(threads or _processors(), 8)
-        self._pool = ThreadPoolExecutor(self._threads, "robustinfer-noise") if self._threads > 1 else None
-
-    def draw(self, pieces: list[Piece], buffer: npt.NDArray[np.float32]) -> int:
-        """Fill the buffer with the noisy images of the pieces; returns their number."""
-        total = sum(count for _, _, count in pieces)
-        values = buffer[0].size
-        share = max(-(-total // self._threads), -(-_WORTH_A_THREAD // values))
-        tasks, end = [], 0
-        for job, first, count in pieces:
-            for start in range(0, count, share):
-                rows = min(share, count - start)
-                tasks.append((job.question, first + start, buffer[end : end + rows]))
-                end += rows
-        if self._pool is None or total * values <= _WORTH_A_THREAD:
-            for task in tasks:
-                Question.draw(*task)
-        else:
-            deque(self._pool.map(Question.draw, *zip(*tasks, strict=True)), maxlen=0)
-        return end
-
-
-def _processors() -> int:
-    """The processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def run(
-    engine: Engine,
-    jobs: Iterable[Job],
-    *,
-    batch: int,
-    pace: Pace,
-    crew: Crew,
-    progress: Callable[[int], None] | None = None,
-) -> Iterator[Job]:
+def run(board: Board, jobs: Iterable[Job], *, progress: Callable[[int], None] | None = None) -> Iterator[Job]:
     """Run jobs to their end; yields them in the order they came.
 
-    Jobs under a deadline have the engine to themselves, and share its batches equally. Of the others the first
-    unfinished one is served first, and the rest of the batch goes to the next ones: a job whose procedure is waiting
-    for a decision, or has ended, leaves its places to others. Jobs of a list, whose clocks run already, are all
-    admitted at once; those of an iterator while places are empty.
+    Jobs of a list, whose clocks run already, are all admitted at once; those of an iterator while places are empty.
     """
-    waiting: deque[Job] = deque(jobs if isinstance(jobs, Sequence) else ())
-    coming = iter(()) if isinstance(jobs, Sequence) else iter(jobs)
-    buffer: npt.NDArray[np.float32] | None = None
+    waiting: deque[Job] = deque()
+    at_once = isinstance(jobs, Sequence)
+    coming = iter(jobs)
     exhausted = False
     while True:
-        while not exhausted and _has_places(waiting, batch):
+        while not exhausted and (at_once or board.has_places):
             job = next(coming, None)
             if job is None:
                 exhausted = True
             else:
                 waiting.append(job)
-        for job in waiting:
-            job.expire()
-        while waiting and waiting[0].outcome is not None:
+                board.admit(job)
+        before = board.samples
+        board.step()
+        if progress is not None and board.samples > before:
+            progress(board.samples - before)
+        while waiting and waiting[0].done:
             yield waiting.popleft()
-        if not waiting:
-            if exhausted:
-                return
-            continue
-        pieces = _fill(waiting, _room(waiting, batch, pace))
-        if not pieces:
-            continue
-        if buffer is None:
-            buffer = np.empty((batch, *waiting[0].question.image.shape), dtype=np.float32)
-        samples = _run_pieces(engine, pieces, buffer, pace, crew)
-        if progress is not None:
-            progress(samples)
-
-
-def _has_places(waiting: deque[Job], batch: int) -> bool:
-    """Whether another job may start: there is room, and nobody works against a clock whom it would slow down."""
-    if any(job.drawn and job.outcome is None and job.question.deadline is not None for job in waiting):
-        return False
-    return sum(job.wanted for job in waiting) < batch
-
-
-def _room(waiting: deque[Job], batch: int, pace: Pace) -> int:
-    """Places of the next run: the batch, or fewer where a deadline is near."""
-    left = [seconds for job in waiting if job.outcome is None and (seconds := job.time_left) is not None]
-    return batch if not left else min(batch, pace.fitting(max(min(left), 0.0)))
-
-
-def _fill(waiting: deque[Job], room: int) -> list[Piece]:
-    """Assign places: (job, index of its first sample, number of samples)."""
-    urgent = [job for job in waiting if job.wanted and job.question.deadline is not None]
-    if urgent:  # samples of others would cost them time
-        shares = zip(urgent, _shares(urgent, room), strict=True)
-        return [(job, job.take(count), count) for job, count in shares if count]
-    pieces = []
-    for job in waiting:
-        count = min(job.wanted, room)
-        if count:
-            pieces.append((job, job.take(count), count))
-            room -= count
-    return pieces
-
-
-def _shares(jobs: list[Job], room: int) -> list[int]:
-    """Equal shares of the room, and of what some jobs leave; odd places go to whoever has drawn least so far."""
-    shares = [0] * len(jobs)
-    # Whoever wants least comes first, so that what it leaves is known; the last one gets the odd places.
-    order = sorted(range(len(jobs)), key=lambda index: (jobs[index].wanted, -jobs[index].drawn))
-    for position, index in enumerate(order):
-        shares[index] = min(jobs[index].wanted, room // (len(order) - position))
-        room -= shares[index]
-    return shares
-
-
-def _run_pieces(engine: Engine, pieces: list[Piece], buffer: npt.NDArray[np.float32], pace: Pace, crew: Crew) -> int:
-    began = time.perf_counter()
-    end = crew.draw(pieces, buffer)
-    scores = scores_of(engine, pieces[0][0].question.tally, buffer[:end])  # all jobs are of one model file
-    pace.learn(end, time.perf_counter() - began)
-    start = 0
-    for job, _, count in pieces:
-        job.receive(job.question.tally.count(scores[start : start + count]))
-        start += count
-    return end
+        if exhausted and not waiting:
+            return

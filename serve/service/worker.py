@@ -157,20 +157,11 @@ class Worker:
         return [Request(image=image, **settings) for image in reading.images]
 
     def _compute(self, asked: Sequence[Request]) -> list[Result | Exception]:
-        """All requests in shared batches; one by one, if that fails, so that only the guilty one does."""
+        """All requests in shared batches; one that fails has its error."""
         began = time.perf_counter()
-        try:
-            results: list[Result | Exception] = list(self._predictor.answer_many(asked))
-        except Exception:
-            results = [self._compute_one(request) for request in asked]
+        results = self._predictor.answer_many(asked)
         self._learn(results, time.perf_counter() - began)
         return results
-
-    def _compute_one(self, request: Request) -> Result | Exception:
-        try:
-            return self._predictor.answer_many([request])[0]
-        except Exception as error:
-            return error
 
     def _learn(self, results: Sequence[Any], seconds: float) -> None:
         samples = sum(result.samples_used for result in results if isinstance(result, (Certificate, Prediction)))

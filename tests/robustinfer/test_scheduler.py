@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robustinfer import Card, InputSpec, Predictor, Request, RobustinferError, scheduler
+from robustinfer import Card, InputSpec, Predictor, Request, RobustinferError, jobs, scheduler
+from robustinfer.crew import Crew, Pace
 from robustinfer.errors import ClassCountError, PixelRangeError, SampleSizeError
-from robustinfer.scheduler import Crew, Job, Pace
+from robustinfer.jobs import Job
 from robustinfer.smoothing.tally import count_votes
 
 IMAGES = np.random.default_rng(0).integers(90, 170, size=(12, 1, 2, 2), dtype=np.uint8)
@@ -194,7 +195,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     clock = Clock()
-    monkeypatch.setattr(scheduler, "time", clock)
+    for module in (jobs, scheduler):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

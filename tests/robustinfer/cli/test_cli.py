@@ -243,9 +243,9 @@ def test_ctrl_c_between_files_prints_what_is_finished(
     robust: Callable[..., Printed], files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal comes in the sixth run of 64 samples: the first image, with its 310 samples, is done by then."""
-    from robustinfer import scheduler
+    from robustinfer.crew import Crew
 
-    runs, draw = [0], scheduler.Crew.draw
+    runs, draw = [0], Crew.draw
 
     def interrupted(*arguments: Any) -> int:
         runs[0] += 1
@@ -253,7 +253,7 @@ def test_ctrl_c_between_files_prints_what_is_finished(
             signal.raise_signal(signal.SIGINT)
         return draw(*arguments)
 
-    monkeypatch.setattr(scheduler.Crew, "draw", interrupted)
+    monkeypatch.setattr(Crew, "draw", interrupted)
     (files / "six.png").write_bytes((files / "five.png").read_bytes())
     printed = robust("certify", "model.onnx", "five.png", "six.png", "--n", "300", "--batch", "64", "--json")
     assert printed.code == 130

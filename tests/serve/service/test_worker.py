@@ -80,17 +80,19 @@ def test_a_server_can_answer_in_one_domain_only(predictor: Predictor, image: Arr
 
 def test_an_engine_that_fails_on_one_request_fails_that_one_only(predictor: Predictor, image: Array) -> None:
     class Moody:
-        """A predictor whose engine cannot stand one seed."""
+        """An engine that cannot stand dark images."""
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(predictor, name)
+            return getattr(predictor.engine, name)
 
-        def answer_many(self, requests: Any) -> Any:
-            if any(request.seed == 13 for request in requests):
+        def scores(self, images: Any) -> Any:
+            if images.mean(axis=(1, 2, 3)).min() < 0.3:
                 raise EngineError("secret path /x/y")
-            return predictor.answer_many(requests)
+            return predictor.engine.scores(images)
 
-    answers = worker(Moody()).answer([question(image, n=500, seed=seed) for seed in (1, 13, 2)])  # type: ignore[arg-type]
+    moody = Predictor(Moody(), predictor.card)
+    dark = np.full_like(image, 9)
+    answers = worker(moody).answer([question(one, n=500, seed=1) for one in (image, dark, image)])
     assert [int(answer.status) for answer in answers] == [200, 500, 200]
     assert error(answers[1]) == "engine_failed"
     assert "secret" not in answers[1].body
