@@ -29,6 +29,7 @@ __all__ = [
     "as_batch",
     "as_image",
     "decode_image",
+    "decoding_work",
     "image_digest",
     "picture_shape",
     "read_image",
@@ -127,6 +128,17 @@ def decode_image(content: bytes | bytearray, spec: InputSpec, *, max_pixels: int
     return as_image(_decode_picture(bytes(content), spec, max_pixels), spec)
 
 
+def decoding_work(content: bytes, *, max_pixels: int = MAX_PIXELS) -> int:
+    """How many pixels a decoder passes over, by the header alone: all of a picture, once per scan of a JPEG file.
+
+    0 for an npy file, which needs no decoder. What cannot be decoded at all is refused, as `decode_image` does.
+    """
+    if content[:6] == NPY_MAGIC:
+        return 0
+    with _picture(io.BytesIO(content), max_pixels) as picture:
+        return picture.width * picture.height * (_scans(content) if picture.format == "JPEG" else 1)
+
+
 def _checked(values: Array) -> Array:
     if values.dtype == np.uint8:
         return values
@@ -214,16 +226,20 @@ def _decode_picture(content: bytes, spec: InputSpec, max_pixels: int) -> Array:
 def _check_before_decoding(picture: "Image.Image", content: bytes, spec: InputSpec) -> None:
     """Refuse by the header what would only be refused after decoding, and what takes far longer than its size tells.
 
-    A progressive JPEG of one megabyte may hold thousands of scans, each of which passes over the whole picture. Inside
-    a scan a byte FF is followed by 00, so the sequence FF DA begins scans (and those of an embedded preview).
+    A progressive JPEG of one megabyte may hold thousands of scans, each of which passes over the whole picture.
     """
-    if picture.format == "JPEG" and (scans := content.count(b"\xff\xda")) > _MAX_SCANS:
+    if picture.format == "JPEG" and (scans := _scans(content)) > _MAX_SCANS:
         raise ImageFileError(f"The JPEG image has {scans} scans, more than {_MAX_SCANS}: save it again.")
     if content[:2] in (b"P1", b"P2", b"P3"):  # decoded digit by digit, which takes minutes
         raise ImageFileError("The PPM image is written in plain text: save it as binary PPM or PNG.")
     expected = (spec.width, spec.height)
     if spec.resize == "refuse" and expected not in (picture.size, picture.size[::-1]):  # EXIF may turn it
         raise _wrong_size(picture, spec)
+
+
+def _scans(content: bytes) -> int:
+    """The scans of a JPEG file. Inside one a byte FF is followed by 00, so FF DA begins one (or a preview's)."""
+    return content.count(b"\xff\xda")
 
 
 def _wrong_size(picture: "Image.Image", spec: InputSpec) -> ShapeError:

@@ -129,22 +129,32 @@ def command(
     if check:
         _print_check(launcher)
         return
-    note("Starting TorchServe ...")
+    _tell("Starting TorchServe ...")
     with launcher.signals(), launcher:
         launcher.wait_ready()
         if not launcher.grpc_closed:
-            note("TorchServe's gRPC ports could not be closed; programs on this machine can reach them.")
+            _tell("TorchServe's gRPC ports could not be closed; programs on this machine can reach them.")
         _print_addresses(launcher, as_json=as_json)
         sys.stdout.flush()  # whoever reads this through a pipe waits for it
         launcher.wait()
-        note("Stopping: answering what has arrived ...")
+        _tell("Stopping: answering what has arrived ...")
         unanswered = launcher.drain()
     if unanswered:
         raise ServeError(
             f"{unanswered} accepted requests were cut off after {launcher.drain_seconds:g} s of draining; a longer "
             "drain_timeout in the configuration lets them finish."
         )
-    note("Stopped.")
+    _tell("Stopped.")
+
+
+def _tell(text: str) -> None:
+    """Say something about the server: to a person as it is, to a file among the logs as one of them."""
+    from robust.serve.service.logs import announce
+
+    if sys.stderr.isatty():
+        note(text)
+    else:
+        announce("launcher", message=text)
 
 
 def _print_check(launcher: "Launcher") -> None:

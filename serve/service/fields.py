@@ -20,7 +20,8 @@ FIELDS: dict[str, Setting] = {MODE.name: MODE, **SETTINGS}
 
 def from_json(document: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a JSON object, checked by name and type."""
-    return {name: _typed(_field(name), value) for name, value in document.items() if value is not None}
+    fields = {name: _field(name) for name in document}  # a name nobody knows is refused, whatever its value
+    return {name: _typed(fields[name], value) for name, value in document.items() if value is not None}
 
 
 def from_text(fields: Mapping[str, str]) -> dict[str, Any]:

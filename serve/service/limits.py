@@ -18,7 +18,9 @@ class Limits:
 
     `max_n`: samples of all images of the request together. `max_deadline`: seconds a client may ask for.
     `max_seconds`: how long the samples may take on this machine, by the speed the worker has measured.
-    `max_body`: bytes. `max_pixels`: pixels an image file may have, read from its header before it is decoded.
+    `max_reading`: seconds for which the bodies of requests that are answered together may be read and decoded; one
+    picture has no more either. `max_body`: bytes. `max_pixels`: pixels an image file may have, read from its header
+    before it is decoded.
     `max_images`: images in one request of the open inference protocol. `allow_seeds`: clients may choose the seed,
     and so draw again until a certificate pleases them. `domain`: the only domain this server answers in, or None for
     that of the image's pixels.
@@ -27,6 +29,7 @@ class Limits:
     max_n: int = 100_000
     max_deadline: float = 30.0
     max_seconds: float = 60.0
+    max_reading: float = 3.0
     max_body: int = 1 << 20
     max_pixels: int = 25_000_000
     max_images: int = 64

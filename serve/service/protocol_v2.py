@@ -19,6 +19,7 @@ from robustinfer.images import as_batch
 
 from . import fields
 from .limits import Limits
+from .numbers import array_of
 from .refusals import Refusal
 
 __all__ = ["answer", "read_inputs"]
@@ -63,10 +64,7 @@ def _tensor(tensor: Mapping[str, Any]) -> Array:
         raise Refusal.malformed("wrong_type", "shape is a list of whole numbers.")
     if not isinstance(data, list):
         raise Refusal.malformed("wrong_type", "data is a list of numbers (binary tensors are not read).")
-    try:
-        values = np.asarray(data).reshape(-1)
-    except (ValueError, OverflowError, RecursionError):
-        raise Refusal.malformed("wrong_type", "The rows of data differ in length.") from None
+    values = array_of(data, "data").reshape(-1)
     if values.size != math.prod(shape):
         raise Refusal.malformed("wrong_type", f"shape promises {math.prod(shape)} numbers; data has {values.size}.")
     if values.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):

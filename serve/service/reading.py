@@ -6,8 +6,9 @@ A body is recognised by its first bytes, not by its Content-Type: `curl -T image
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,13 @@ from robustinfer.npy import NPY_MAGIC
 
 from . import fields
 from .limits import Limits
+from .numbers import array_of
 from .refusals import Refusal
 
-__all__ = ["Reading", "read"]
+__all__ = ["Decode", "Reading", "read", "speaks_v2"]
 
 Array = npt.NDArray[Any]
+Decode = Callable[[bytes], Array]
 
 _FILE_FIELDS = ("image", "data", "file")
 _SIGNS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", NPY_MAGIC)  # of the files that are read
@@ -40,8 +43,20 @@ class Reading:
     v2: Mapping[str, Any] | None = None
 
 
-def read(data: Mapping[str, Any], *, content_type: str, spec: InputSpec, limits: Limits) -> Reading:
-    """Read one request as TorchServe delivers it: `body`, or the fields of a form, and those of the query string."""
+def speaks_v2(data: Mapping[str, Any]) -> bool:
+    """Whether a body is meant for the open inference protocol, even if it cannot be read: then errors have its form."""
+    body = data.get("body", b"")
+    return isinstance(body, (bytes, bytearray)) and body[:100].lstrip()[:1] == b"{" and b'"inputs"' in body
+
+
+def read(
+    data: Mapping[str, Any], *, content_type: str, spec: InputSpec, limits: Limits, decode: Decode | None = None
+) -> Reading:
+    """Read one request as TorchServe delivers it: `body`, or the fields of a form, and those of the query string.
+
+    `decode` turns the bytes of a picture into pixels; by default here and now, however long it takes.
+    """
+    decode = decode or partial(decode_image, spec=spec, max_pixels=limits.max_pixels)
     if content_type.lower().startswith("application/x-www-form-urlencoded"):
         raise Refusal.unsupported(
             "A body of type application/x-www-form-urlencoded is not read (it is what curl sends with --data): send "
@@ -61,8 +76,8 @@ def read(data: Mapping[str, Any], *, content_type: str, spec: InputSpec, limits:
     if not body:
         raise Refusal.malformed("no_image", "The request has no body: send an image as PNG, JPEG, npy, JSON or a form.")
     if body.lstrip()[:1] in (b"{", b"["):
-        return _read_json(body, settings, spec, limits)
-    return _checked((_decode(body, spec, limits),), settings, limits)
+        return _read_json(body, settings, spec, limits, decode)
+    return _checked((_decoded(body, decode),), settings, limits)
 
 
 def _checked(
@@ -79,7 +94,7 @@ def _text(name: str, value: bytes) -> str:
         raise Refusal.malformed("wrong_type", f"The field {name[:60]!r} is not text.") from None
 
 
-def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits) -> Reading:
+def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits, decode: Decode) -> Reading:
     document = parse_json(body)
     if not isinstance(document, dict):
         raise Refusal.malformed("not_an_object", f"A JSON request is an object; found a {_name(document)}.")
@@ -92,11 +107,11 @@ def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: L
         raise Refusal.malformed("no_image", "A JSON request has the field image (or inputs, in the open protocol).")
     image, dtype = document.pop("image"), document.pop("dtype", None)
     own = fields.from_json(document)
-    return _checked((_image_of(image, dtype, spec, limits),), {**settings, **own}, limits)
+    return _checked((_image_of(image, dtype, spec, decode),), {**settings, **own}, limits)
 
 
 def parse_json(body: bytes) -> Any:
-    """A JSON document, without the numbers that JSON does not have and without endless ones."""
+    """A JSON document, without the numbers that JSON does not have, without endless ones, and saying nothing twice."""
 
     def refuse(word: str) -> Any:
         raise Refusal.malformed("not_json", f"JSON has no number {word}.")
@@ -106,8 +121,14 @@ def parse_json(body: bytes) -> Any:
             raise Refusal.malformed("not_json", f"A number has at most {_MAX_NUMBER} digits here.")
         return int(digits)
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        document = dict(pairs)
+        if len(document) < len(pairs):
+            raise Refusal.malformed("repeated_field", "A field of the JSON document stands there twice.")
+        return document
+
     try:
-        return json.loads(body, parse_constant=refuse, parse_int=whole)
+        return json.loads(body, parse_constant=refuse, parse_int=whole, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else _json_error(error)
         raise Refusal.malformed("not_json", f"The body is not a JSON document: {reason}.") from None
@@ -119,7 +140,7 @@ def _json_error(error: ValueError) -> str:
     return "not UTF-8 text"
 
 
-def _image_of(image: Any, dtype: Any, spec: InputSpec, limits: Limits) -> Array:
+def _image_of(image: Any, dtype: Any, spec: InputSpec, decode: Decode) -> Array:
     if dtype not in (None, "uint8", "float32"):
         raise Refusal.malformed("wrong_type", "dtype is uint8 or float32.")
     if isinstance(image, str):
@@ -129,7 +150,7 @@ def _image_of(image: Any, dtype: Any, spec: InputSpec, limits: Limits) -> Array:
             content = base64.b64decode(image, validate=True)
         except (binascii.Error, ValueError):
             raise Refusal.malformed("wrong_type", "An image given as a string is a file in base64.") from None
-        return _decode(content, spec, limits)
+        return _decoded(content, decode)
     return as_image(pixels(image, dtype), spec)
 
 
@@ -142,12 +163,7 @@ def pixels(image: Any, dtype: str | None) -> Array:
         raise Refusal.malformed(
             "wrong_type", f"image is a list of numbers, or a file in base64; found a {_name(image)}."
         )
-    try:
-        array = np.asarray(image)
-    except (ValueError, OverflowError, RecursionError):
-        raise Refusal.malformed("wrong_type", "The rows of image differ in length.") from None
-    if array.dtype.kind not in "iuf":
-        raise Refusal.malformed("wrong_type", "image holds something that is not a number.")
+    array = array_of(image, "image")
     if dtype == "float32":
         return array.astype(np.float64)
     if array.dtype.kind == "f":
@@ -164,12 +180,12 @@ def pixels(image: Any, dtype: str | None) -> Array:
     return array.astype(np.uint8)
 
 
-def _decode(content: bytes, spec: InputSpec, limits: Limits) -> Array:
+def _decoded(content: bytes, decode: Decode) -> Array:
     if not content.startswith(_SIGNS):
         raise Refusal.unsupported("The body is not a PNG, JPEG, npy or JSON document, by its first bytes.")
     try:
-        return decode_image(content, spec, max_pixels=limits.max_pixels)
-    except RobustinferError:
+        return decode(content)
+    except (RobustinferError, Refusal):
         raise
     except Exception:
         # Decoders of broken files raise whatever their last step happened to raise.

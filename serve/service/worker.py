@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -12,12 +13,13 @@ import numpy as np
 
 from robustinfer import Certificate, Prediction, Predictor, RobustinferError, __version__
 from robustinfer.requests import Request
-from robustinfer.settings import SETTINGS
+from robustinfer.settings import SETTINGS, short
 from robustinfer.signing import PrivateKey, sign_certificate
 
 from . import protocol_v2
+from .decoding import Decoder
 from .limits import Limits
-from .reading import Reading, read
+from .reading import Reading, read, speaks_v2
 from .refusals import Refusal, refusal_of
 from .state import State
 
@@ -28,23 +30,32 @@ Result = Certificate | Prediction
 _ENDPOINTS = ("health", "metadata")
 _RETRY_AFTER = "1"
 _HEALTH_N = 4  # samples of a health check: a real prediction, cheap enough for anybody to ask for
+_SHORT = 1 << 16  # bytes of a body that is read in a few milliseconds, whatever it holds
 _FRESH = 1.0  # seconds for which a success is evidence enough, so that health checks cannot be used as load
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """A request as TorchServe delivers it: fields, headers (names in lower case) and its id."""
+    """A request as TorchServe delivers it: fields, headers (names in lower case) and its id.
+
+    `repeated` names fields that came more than once, and of which `data` has one value: such a request is refused.
+    """
 
     data: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
     request_id: str | None = None
+    repeated: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all fields."""
+        return sum(len(value) for value in self.data.values() if isinstance(value, (bytes, bytearray)))
 
     @property
     def endpoint(self) -> str | None:
-        """`health` or `metadata`, if one of them is asked for: by the query, by the path, or by an empty GET."""
+        """`health` or `metadata`, if one of them is asked for: by the query, or by an empty GET."""
         mode = self.data.get("mode")
         word = bytes(mode).decode(errors="replace") if isinstance(mode, (bytes, bytearray)) else ""
-        word = word or self.headers.get("url_path", "").strip("/")
         if word in _ENDPOINTS:
             return word
         fields = {name for name, value in self.data.items() if name != "body" or value}
@@ -95,29 +106,35 @@ class Worker:
         self._name = name
         self._limits = limits
         self._state = state
+        self._decoder = Decoder(predictor.card.input, max_pixels=limits.max_pixels, seconds=limits.max_reading)
         self._rate: float | None = None
         self._last_success = float("-inf")
 
     def warm_up(self) -> None:
         """Make one real prediction, and learn how fast this model is on this device."""
+        self._decoder.start()
         self._predict_once(n=_HEALTH_N)
         self._predict_once(n=max(_HEALTH_N, self._predictor.batch))
 
     def answer(self, batch: Sequence[Incoming]) -> list[Answer]:
         """One answer for each request; no request can spoil another's."""
         with self._state.busy(len(batch)):
+            until = time.monotonic() + self._limits.max_reading
             pending = [_Pending(incoming) for incoming in batch]
             asked: list[Request] = []
             for one in pending:
                 try:
-                    self._open(one, asked)
+                    self._open(one, asked, until)
                 except Exception as error:
                     one.answer = self._refused(one, error)
             results = self._compute(asked)
             return [one.answer or self._closed(one, results) for one in pending]
 
-    def _open(self, one: _Pending, asked: list[Request]) -> None:
-        """Authorise and read a request; its images join `asked`, or its answer is there at once."""
+    def _open(self, one: _Pending, asked: list[Request], until: float) -> None:
+        """Authorise and read a request; its images join `asked`, or its answer is there at once.
+
+        `until` is when the time for reading all requests of a batch ends; after it only short ones are read.
+        """
         endpoint = one.incoming.endpoint
         one.mode = endpoint or one.mode
         if self._state.marked("stopping"):
@@ -132,11 +149,17 @@ class Worker:
         if endpoint == "metadata":
             one.answer = Answer(HTTPStatus.OK, json.dumps(self.metadata(), ensure_ascii=False), "metadata")
             return
+        if one.incoming.repeated:
+            name = short(one.incoming.repeated[0])
+            raise Refusal.malformed("repeated_field", f"The field {name} stands in the request twice.")
+        if one.incoming.size > _SHORT and time.monotonic() > until:
+            raise Refusal.unavailable("busy_reading", "The server is busy with large bodies; ask again.")
         reading = read(
             one.incoming.data,
             content_type=one.incoming.headers.get("content-type", ""),
             spec=self._predictor.card.input,
             limits=self._limits,
+            decode=partial(self._decoder.decode, until=until),
         )
         one.reading, one.mode = reading, reading.settings.get("mode", "certify")
         requests = self._requests(reading, one.mode)
@@ -198,7 +221,7 @@ class Worker:
     def _refused(self, one: _Pending, error: Exception) -> Answer:
         refusal = refusal_of(error)
         document = refusal.to_json(one.incoming.request_id)
-        if one.reading is not None and one.reading.v2 is not None:
+        if speaks_v2(one.incoming.data) or (one.reading is not None and one.reading.v2 is not None):
             document = {"error": refusal.message}
         return Answer(refusal.status, json.dumps(document, ensure_ascii=False), one.mode, refusal.code)
 

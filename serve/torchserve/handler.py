@@ -14,7 +14,7 @@ from ..service.health import WORKER
 from ..service.limits import Limits
 from ..service.state import State
 from ..service.worker import Answer, Incoming, Worker
-from . import metrics
+from . import metrics, repeated
 from .archive import CARD, DIGESTS
 from .devices import restore_visible_devices
 
@@ -36,6 +36,7 @@ class TorchServeHandler:
 
     def _initialize(self, context: Any) -> None:
         restore_visible_devices()
+        repeated.tell_repeated()
         from robustinfer import Card, Predictor
 
         folder = Path(context.system_properties["model_dir"])
@@ -82,7 +83,7 @@ class TorchServeHandler:
         headers = context.get_all_request_header(place)
         # Header values are texts; the entries that are not are TorchServe's notes about the fields of a form.
         texts = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
-        return Incoming(fields, texts, context.get_request_id(place))
+        return Incoming(fields, texts, context.get_request_id(place), repeated.names_of(fields))
 
     def _count(self, answer: Answer, seconds: float, context: Any) -> None:
         labels = {"model": self._name, "mode": answer.mode, "status": str(int(answer.status))}

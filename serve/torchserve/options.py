@@ -70,6 +70,7 @@ class ServeOptions:
     max_n: int = 100_000
     max_deadline: float = 30.0
     max_seconds: float = 60.0
+    max_reading: float = 3.0
     max_body: int | None = None
     max_pixels: int = 25_000_000
     allow_seeds: bool = False
@@ -116,6 +117,7 @@ class ServeOptions:
             max_n=self.max_n,
             max_deadline=self.max_deadline,
             max_seconds=self.max_seconds,
+            max_reading=self.max_reading,
             max_body=self.max_body or max(_body_size(model.card) for model in models),
             max_pixels=self.max_pixels,
             allow_seeds=self.allow_seeds,
@@ -131,6 +133,7 @@ _POSITIVE = (
     "max_n",
     "max_deadline",
     "max_seconds",
+    "max_reading",
     "max_body",
     "max_pixels",
     "startup_timeout",
@@ -147,6 +150,7 @@ _LARGEST = {  # beyond these a number is a mistake, and would end in a message o
     "max_n": 10**9,
     "max_deadline": 86_400,
     "max_seconds": 86_400,
+    "max_reading": 3_600,
     "max_body": 2**31 - 1,
     "max_pixels": 10**9,
     "startup_timeout": 86_400,

@@ -5,11 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from robustinfer.errors import ServeError
+
+from ..service import logs
 
 __all__ = ["OwnedProcess"]
 
@@ -33,12 +36,20 @@ class OwnedProcess:
                 env=dict(environment),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                # Answers go to stdout of `robust serve`, logs to its stderr; TorchServe only has logs.
-                stdout=2,
+                # Logs go to our stderr as they are. What the virtual machine prints besides is no JSON: it is wrapped.
+                stdout=subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
             raise ServeError(f"TorchServe could not be started: {error}.") from error
+        threading.Thread(target=self._wrap_output, name="robust-serve-output", daemon=True).start()
+
+    def _wrap_output(self) -> None:
+        assert self._child.stdout is not None
+        with self._child.stdout as output:
+            for line in output:
+                if text := line.decode(errors="replace").strip():
+                    logs.announce("torchserve", message=text)
 
     @property
     def pid(self) -> int:

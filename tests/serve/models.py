@@ -6,23 +6,24 @@ from typing import Any
 import numpy as np
 
 from robustinfer import Card, InputSpec
+from robustinfer.card import Resize
 
 from ..conftest import linear_graph
 
 Shape = tuple[int, int, int]
 
 
-def _brightness(name: str, shape: Shape) -> tuple[Any, Any, Card]:
+def _brightness(name: str, shape: Shape, resize: Resize = "refuse") -> tuple[Any, Any, Card]:
     """A model that tells dark (mean pixel below 0.25), medium and bright (above 0.75) apart: weights, bias, card."""
-    card = Card(classes=("dark", "medium", "bright"), input=InputSpec(*shape), name=name, sigma=0.25)
+    card = Card(classes=("dark", "medium", "bright"), input=InputSpec(*shape, resize=resize), name=name, sigma=0.25)
     size = card.input.size
     weights = np.repeat(np.array([[-4.0], [0.0], [4.0]], dtype=np.float32), size, axis=1) / np.float32(size)
     return weights, np.array([1.5, 0.5, -2.5], dtype=np.float32), card
 
 
-def brightness_model(path: Path, *, name: str = "tiny", shape: Shape = (1, 8, 8)) -> Path:
+def brightness_model(path: Path, *, name: str = "tiny", shape: Shape = (1, 8, 8), resize: Resize = "refuse") -> Path:
     """The model as an ONNX file."""
-    weights, bias, card = _brightness(name, shape)
+    weights, bias, card = _brightness(name, shape, resize)
     path.write_bytes(linear_graph(weights, bias, shape, card))
     return path
 

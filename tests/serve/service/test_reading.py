@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ CASES: dict[str, tuple[dict[str, bytes], int, str]] = {
     "huge number": ({"body": b'{"image": [[' + b"9" * 300 + b"]]}"}, 400, "wrong_type"),
     "not utf-8": ({"body": b'{"image": "\xff"}'}, 400, "not_json"),
     "text in image": (body(image=[["a"] * 4] * 4), 400, "wrong_type"),
+    "a long text among numbers": (body(image=[*range(300), "a" * 900_000]), 400, "wrong_type"),
     "booleans": (body(image=[[True] * 4] * 4), 400, "wrong_type"),
     "an object": (body(image={"a": 1}), 400, "wrong_type"),
     "not base64": (body(image="%%%"), 400, "wrong_type"),
@@ -98,6 +100,8 @@ CASES: dict[str, tuple[dict[str, bytes], int, str]] = {
     "text as alpha": (body(alpha="small"), 400, "wrong_type"),
     "unknown mode": (body(mode="guess"), 400, "wrong_type"),
     "unknown field": (body(__class__=1), 400, "unknown_field"),
+    "unknown field without a value": (body(sigmoid=None), 400, "unknown_field"),
+    "field that stands twice": ({"body": b'{"image": [[9]], "n": 1, "n": 2}'}, 400, "repeated_field"),
     "unknown form field": ({"image": npy(PIXELS), "n_samples": b"5"}, 400, "unknown_field"),
     "two files": ({"image": npy(PIXELS), "data": npy(PIXELS)}, 400, "two_images"),
     "no samples": (body(n=0), 422, "limit_n"),
@@ -129,6 +133,17 @@ def test_refusals(case: str) -> None:
     refusal = refusal_of(caught.value)  # the runtime's own sentences become refusals, too
     assert (refusal.status, refusal.code) == (status, code)
     assert len(refusal.message) < 400
+
+
+def test_a_text_among_numbers_takes_no_memory() -> None:
+    """numpy would make room for it in the place of each number: 300 times 900,000 characters, a gigabyte."""
+    data, _, _ = CASES["a long text among numbers"]
+    tracemalloc.start()
+    try:
+        refused(data)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded() -> None:

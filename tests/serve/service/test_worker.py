@@ -14,6 +14,9 @@ from robustinfer import Certificate, Predictor
 from robustinfer.errors import EngineError, SignatureError
 from robustinfer.signing import PrivateKey, check_answer
 
+from ..models import brightness_model
+from .test_reading import picture
+
 Array = np.ndarray[Any, Any]
 OPEN = State(None)
 KEY = PrivateKey.generate()
@@ -209,7 +212,7 @@ def test_health_fails_when_predictions_do(predictor: Predictor) -> None:
     [
         (Incoming({"body": b""}, {"content-length": "0"}), "metadata"),
         (Incoming({"mode": b"metadata", "body": b""}), "metadata"),
-        (Incoming({"body": b""}, {"url_path": "/health/"}), "health"),
+        (Incoming({"body": b"x"}, {"url_path": "health"}), None),  # a header that any client can send
         (Incoming({}, {"content-type": "application/x-www-form-urlencoded"}), None),
         (Incoming({"body": b"x"}), None),
         (Incoming({"mode": b"\xff"}), None),
@@ -219,12 +222,39 @@ def test_questions_without_an_image(incoming: Incoming, expected: str | None) ->
     assert incoming.endpoint == expected
 
 
-def test_open_protocol_errors_are_texts(predictor: Predictor) -> None:
+def test_open_protocol_errors_are_texts(predictor: Predictor, tmp_path: Path) -> None:
     tensor = {"name": "image", "shape": [1, 8, 8], "datatype": "UINT8", "data": [9] * 64}
     body = json.dumps({"inputs": [tensor], "parameters": {"n": 2}}).encode()
     (answer,) = worker(predictor).answer([Incoming({"body": body})])
     assert int(answer.status) == 422
     assert "n >=" in json.loads(answer.body)["error"]
+    # The same form for a body that cannot be read, and for one that nobody looked at.
+    broken = Incoming({"body": body[:-1]})
+    (answer,) = worker(predictor).answer([broken])
+    assert "not a JSON document" in json.loads(answer.body)["error"]
+    (answer,) = worker(predictor, State(tmp_path)).answer([broken])
+    assert json.loads(answer.body)["error"].startswith("Send the header")
+
+
+def test_large_bodies_have_a_time_of_their_own(tmp_path: Path) -> None:
+    """Three large pictures in one batch: one takes too long, the others have no time left, and a small one is read."""
+    tiny = brightness_model(tmp_path / "resized.onnx", resize="bilinear")
+    server = worker(Predictor.load(tiny, threads=1), max_reading=0.01)
+    large = Incoming({"mode": b"predict", "body": picture("PNG", (5000, 5000))})
+    small = Incoming({"mode": b"predict", "body": picture("PNG", (80, 80))})
+    long = question(np.full((100, 100), 0.123456789), n=500)
+    assert long.size > 1 << 16
+    answers = server.answer([large, large, long, small])
+    assert [int(answer.status) for answer in answers] == [422, 503, 503, 200]
+    assert [error(answer) for answer in answers[:3]] == ["limit_reading", "busy_reading", "busy_reading"]
+    # Without company, the long one is read, and refused for what it is.
+    assert [int(answer.status) for answer in server.answer([long])] == [422]
+
+
+def test_a_field_that_came_twice_is_refused(predictor: Predictor, image: Array) -> None:
+    twice = Incoming(question(image, n=500).data, repeated=("image",))
+    (answer,) = worker(predictor).answer([twice])
+    assert (int(answer.status), error(answer)) == (400, "repeated_field")
 
 
 def test_two_images_never_share_their_noise(predictor: Predictor) -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.server
 
 Array = np.ndarray[Any, Any]
 SETTINGS = {"n": 2000, "seed": 7}
+GREY = np.full((8, 8), 99, dtype=np.uint8)
 
 
 def png(image: Array) -> bytes:
@@ -160,8 +161,8 @@ def test_metadata_is_the_card(server: Server, predictor: Predictor) -> None:
 
 def test_health_needs_no_token_and_everything_else_does(server: Server, image: Array) -> None:
     with httpx.Client(base_url=server.url, timeout=30) as anybody:
-        for address in ("/models/tiny/invoke?mode=health", "/predictions/tiny/1/health"):
-            assert anybody.get(address).json()["ready"] is True
+        assert anybody.get("/models/tiny/invoke?mode=health").json()["ready"] is True
+        assert anybody.get("/predictions/tiny/1/health").status_code == 401  # TorchServe makes it the header url_path
         assert anybody.get("/ping").status_code == 200
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
             for address in ("/predictions/tiny", "/models/tiny/invoke", "/v2/models/tiny/infer", "/explanations/tiny"):
@@ -186,6 +187,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "empty form": ({"files": {"other": b"x"}}, 400, "unknown_field"),
     "broken json": ({"content": b'{"image": [1,'}, 400, "not_json"),
     "unknown field": ({"json": {"image": [[9]], "sigmoid": 1}}, 400, "unknown_field"),
+    "unknown field without a value": ({"json": {"image": [[9]], "sigmoid": None}}, 400, "unknown_field"),
+    "two images": ({"files": [("image", png(GREY)), ("image", png(GREY))]}, 400, "repeated_field"),
     "wrong type": ({"json": {"image": [[9]], "n": "many"}}, 400, "wrong_type"),
     "wrong shape": ({"json": {"image": [[9, 9], [9, 9]]}}, 422, "bad_image"),
     "ragged": ({"json": {"image": [[9], [9, 9]]}}, 400, "wrong_type"),
@@ -209,6 +212,24 @@ def test_refusals_have_a_status_a_code_and_a_sentence(server: Server, case: str)
     assert error["code"] == code
     assert error["message"].endswith((".", ")"))
     assert error["request_id"] == response.headers["x-request-id"]
+
+
+def test_errors_of_the_open_protocol_are_texts_even_if_the_body_cannot_be_read(server: Server) -> None:
+    with server.http() as http:
+        response = http.post("/v2/models/tiny/infer", content=b'{"inputs": [{"name": "image",')
+        assert (response.status_code, type(response.json()["error"])) == (400, str)
+
+
+def test_a_query_that_says_two_things_is_refused(server: Server) -> None:
+    with server.http() as http:
+        response = http.post("/models/tiny/invoke?n=500&n=600", content=png(GREY))
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "repeated_field")
+
+
+def test_a_header_cannot_ask_in_the_place_of_the_body(server: Server) -> None:
+    with server.http() as http:
+        response = http.post("/predictions/tiny", json={"image": GREY.tolist()}, headers={"url_path": "health"})
+        assert "ready" not in response.json()
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Server) -> None:
@@ -260,7 +281,7 @@ def test_logs_are_json_with_ids_and_without_secrets(server: Server, image: Array
 
     def mine() -> list[dict[str, Any]]:
         complete = server.log.read_text().rpartition("\n")[0]
-        records = [json.loads(line) for line in complete.splitlines() if line.startswith("{")]
+        records = [json.loads(line) for line in complete.splitlines()]
         return [record for record in records if record.get("request_id") == response.headers["x-request-id"]]
 
     eventually(lambda: bool(mine()))  # the line may be written later than the answer is sent
