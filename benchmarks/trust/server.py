@@ -2,7 +2,7 @@
 
     python benchmarks/trust/server.py --work /tmp/attack                     every test that has no row yet
     python benchmarks/trust/server.py --work /tmp/attack --tests fuzz,soak --again
-    python benchmarks/trust/server.py --work /tmp/attack --engine asgi --start "robust serve --engine asgi small={model} --json --port 0"
+    python benchmarks/trust/server.py --work /tmp/attack --engine NAME --start "COMMAND small={model} --json --port 0"
 
 A real server is started for each test and attacked through its ports on loopback; its processes are watched from
 outside. The command after --start is the engine's; it prints one JSON object (url, health) when it is ready, and takes
