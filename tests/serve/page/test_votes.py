@@ -30,7 +30,7 @@ def test_views_are_the_copies_that_voted(shown: Predictor) -> None:
 def test_views_show_the_pixels_that_the_model_gets(shown: Predictor) -> None:
     image = constant(100)
     out = np.empty((3, 1, 8, 8), dtype=np.float32)
-    add_noise(image, domain="8-bit", sigma=0.25, seed=5, first=7, out=out)
+    add_noise(image, noise="philox4x64-10/lanes", sigma=0.25, seed=5, first=7, out=out)
     found = views(shown, image, count=3, seed=5, first=7)
     assert np.array_equal(pixels(found.picture), image[0])
     for view, copy in zip(found.views, out, strict=True):
