@@ -98,6 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Tests of these files share one server, or follow one another in one folder.
 _TOGETHER = {
+    "tests/serve/deploy/test_proxy.py": "server",
     "tests/serve/service/test_fuzz.py": "server",
     "tests/serve/test_client.py": "server",
     "tests/serve/torchserve/test_server.py": "server",

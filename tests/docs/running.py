@@ -166,7 +166,7 @@ class Runner:
         assert self.served is not None
         import httpx
 
-        shown = httpx.get(self.served.metrics, timeout=60).text
+        shown = httpx.get(self.served.metrics, timeout=250).text
         for name, labels in re.findall(r"(robust_\w+)\{(.*?)\}", example.text):
             for label in labels.split(", "):
                 assert re.search(rf"^{name}\{{.*{re.escape(label)}", shown, re.MULTILINE), (name, label)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 
-__all__ = ["Served", "serve"]
+from ..waiting import PATIENCE
 
-_START = 120.0  # seconds
+__all__ = ["Served", "serve"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Served:
 
     def http(self) -> httpx.Client:
         """A client with the token."""
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=60)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=PATIENCE)
 
     def environment(self) -> dict[str, str]:
         """The variables that the pages use."""
@@ -60,7 +60,7 @@ def serve(folder: Path, model: str, log: Path) -> Iterator[Served]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("ROBUST_SERVE_")}
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    waited = threading.Timer(_START, process.kill)
+    waited = threading.Timer(PATIENCE, process.kill)
     waited.start()
     try:
         try:
@@ -71,7 +71,7 @@ def serve(folder: Path, model: str, log: Path) -> Iterator[Served]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 def _read(process: subprocess.Popen[str], log: Path) -> Served:

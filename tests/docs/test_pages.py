@@ -136,5 +136,5 @@ def test_mentioned_commands_options_and_targets_exist() -> None:
             options = {word.partition("=")[0] for word in words[2:] if word.startswith("--")}
             assert options <= parameters(group.commands[words[1]]), example
         elif words[:1] == ["make"]:
-            dry = subprocess.run(["make", "-n", words[1]], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            dry = subprocess.run(["make", "-n", words[1]], cwd=ROOT, capture_output=True, text=True, timeout=250)
             assert dry.returncode == 0, example

@@ -17,7 +17,8 @@ from robustinfer.certificate_file import read_certificates
 from robustinfer.data import digits, load_images
 from robustinfer.images import read_image
 
-from .conftest import ENVIRONMENT, SMALL, Finished, Quickstart, robust, run
+from ..interrupted import Moment, interrupted
+from .conftest import SMALL, Finished, Quickstart, robust, run
 from .served import serve
 
 
@@ -112,7 +113,7 @@ def test_running_it_again_changes_nothing(quickstart: Quickstart) -> None:
     assert "epoch" not in re.sub(r"\d+ epochs", "", again.err)
 
 
-def test_another_recipe_in_the_same_folder_are_refused(quickstart: Quickstart) -> None:
+def test_another_recipe_in_the_same_folder_is_refused(quickstart: Quickstart) -> None:
     refused = robust("quickstart", *SMALL, "--set", "seed=5", cwd=quickstart.folder)
     assert refused.code == 1
     assert "is a run of another recipe: `seed` is 0 there and 5 here" in refused.err
@@ -131,16 +132,11 @@ def test_without_an_optional_part_it_names_the_extra_with_all(
 
 @pytest.mark.slow
 def test_an_interrupted_one_goes_on(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("robust")), "quickstart", *SMALL]
-    process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    moment = Moment("robust.train.runs.run:Run.add_stage", 1, number=signal.SIGINT)
+    stopped = run(*interrupted(moment, "quickstart", *SMALL), cwd=tmp_path)
+    assert stopped.code == 130
+    assert stopped.err.endswith("Run the same command again to resume.\nrobust: interrupted\n")
     stage = tmp_path / "quickstart" / "run" / "stage-01.json"
-    end = time.monotonic() + 200
-    while not stage.is_file() and time.monotonic() < end:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.endswith("Run the same command again to resume.\nrobust: interrupted\n")
     written = stage.stat().st_mtime_ns
     finished = robust("quickstart", *SMALL, cwd=tmp_path)
     assert finished.code == 0, finished.err

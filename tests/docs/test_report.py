@@ -237,7 +237,7 @@ def test_every_figure_loads_and_the_page_fits(
         f"--blink-settings=preferredColorScheme={int(scheme == 'rgb(255, 255, 255)')}",
         "--virtual-time-budget=5000", "--dump-dom", probe.as_uri(),
     ]  # fmt: skip
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=250).stdout
     found = re.search(r"<title>(.*?)</title>", shown)
     assert found is not None, shown[:500]
     count = len(page.sources())

@@ -53,7 +53,7 @@ def compare_addresses(served: Served, image: bytes) -> None:
     assert len(rows) == 6
     for method, address, meaning in rows:
         body = protocol_body(address) if "/v2/" in address else {"content": image} if method == "POST" else {}
-        for client, granted in ((served.http(), True), (httpx.Client(base_url=served.url, timeout=60), False)):
+        for client, granted in ((served.http(), True), (httpx.Client(base_url=served.url, timeout=250), False)):
             with client:
                 answer = client.request(method, address.replace("NAME", "digits"), **body)
             expected = 200 if granted or "needs no token" in meaning else 401
@@ -91,7 +91,7 @@ def compare_statuses(served: Served, image: bytes) -> None:
 
 def compare_metrics(served: Served) -> None:
     """The metrics of the table are there after these requests, with their labels."""
-    shown = httpx.get(served.metrics, timeout=60).text
+    shown = httpx.get(served.metrics, timeout=250).text
     rows = re.findall(r"^\| `(robust_\w+)` \| (\w+) \| ([\w, ]+)", read(PAGE), re.MULTILINE)
     assert len(rows) == 6
     for name, kind, labels in rows:

@@ -39,7 +39,7 @@ def _make(example: Example, runner: "Runner") -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     assert dry.returncode == 0, dry.stderr
     planned = dry.stdout.splitlines()

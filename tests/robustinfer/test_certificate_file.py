@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from robustinfer.certificate_file import Header, certify_data, read_certificates
 from robustinfer.data import ImageSet, class_folders, load_images, npz_arrays, parse_shard, split_fifth
 from robustinfer.errors import ArgumentError, CertificateError, DataError
 from robustinfer.summary import merge, summarize
+
+from ..interrupted import Moment, interrupted
 
 CONTINUOUS = (
     "if pixels and noise were added without rounding, the label of the smoothed classifier would be the same for every "
@@ -387,25 +388,17 @@ def work(linear_model: Callable[..., Path], tmp_path: Path) -> list[str]:
     return ["certify", str(model), "--data", "digits", "--limit", "120", "--n", "4000", "--seed", "5", "--json"]
 
 
-def _wait_for_lines(path: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if path.exists() and path.read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.002)
-    raise AssertionError(f"{path} did not reach {count} lines: exit {process.poll()}")
+LINE = "robustinfer.certificate_file:_append"
 
 
 def test_a_killed_process_loses_and_repeats_nothing(work: list[str], tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     subprocess.run([*ROBUST, *work, "--out", str(whole)], check=True, capture_output=True)
-    for lines in (4, 50):
-        process = subprocess.Popen(
-            [*ROBUST, *work, "--out", str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        _wait_for_lines(killed, lines, process)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+    for lines, then in ((4, 0), (46, 333)):
+        moment = Moment(LINE, lines, then)
+        ended = subprocess.run(interrupted(moment, *work, "--out", str(killed)), capture_output=True)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert 50 <= killed.read_bytes().count(b"\n") < 121
     result = subprocess.run([*ROBUST, *work, "--out", str(killed)], check=True, capture_output=True)
     assert _answers(killed) == _answers(whole)
     assert json.loads(result.stdout)["images"] == 120
@@ -417,29 +410,18 @@ def test_shards_under_torchrun_with_one_killed(work: list[str], tmp_path: Path) 
     """torchrun starts one process a shard; one is killed and restarted by torchrun, and the whole comes out."""
     whole, out = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     subprocess.run([*ROBUST, *work, "--out", str(whole)], check=True, capture_output=True)
-    shim = tmp_path / "shim.py"
-    shim.write_text(
-        "import os, pathlib\n"
-        "pathlib.Path(os.environ['PIDS'], f\"{os.environ['RANK']}-{os.getpid()}\").touch()\n"
-        "from robustinfer.cli.main import main\n"
-        "main()\n"
-    )
-    pids = tmp_path / "pids"
-    pids.mkdir()
     # Without the two dashes torchrun takes --n for an abbreviation of its own options.
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2", "--"]
-    process = subprocess.Popen(
-        [*launcher, str(shim), *work, "--out", str(out)],
-        env=os.environ | {"PIDS": str(pids), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    killed = tmp_path / "killed"
+    moment = Moment(LINE, 3, rank="1", once=str(killed))
+    ended = subprocess.run(
+        [*launcher, *interrupted(moment, *work, "--out", str(out))[1:]],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
     )
-    victim = shard_path(out, (1, 2))
-    _wait_for_lines(victim, 3, process)
-    pid = next(int(file.name.split("-")[1]) for file in pids.iterdir() if file.name.startswith("1-"))
-    os.kill(pid, signal.SIGKILL)
-    assert process.wait(timeout=180) == 0
-    assert len(list(pids.iterdir())) >= 4, "the shards were restarted"
+    assert ended.returncode == 0, ended.stderr
+    assert killed.exists(), "no shard was killed"
     paths = [shard_path(out, (index, 2)) for index in range(2)]
     header, entries = merge(paths)
     assert [(e.index, e.certificate.counts) for e in entries] == [

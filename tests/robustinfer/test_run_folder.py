@@ -41,7 +41,7 @@ def written(tmp_path: Path) -> Path:
 
 def test_a_process_that_cannot_import_torch_reads_a_run(written: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, str(written)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "written ('cat', 'dog') (3, 8, 9) (0.5,) 1\n"
 

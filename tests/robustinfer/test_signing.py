@@ -207,11 +207,11 @@ def test_the_command_of_openssf_verifies_our_bundle_and_we_verify_its_own(tmp_pa
     public = key.write(tmp_path / "key")
     ours = sign_model(path, key)
     verify = [command, "verify", "key", str(path), "--public_key", str(public), "--signature", str(ours)]
-    assert subprocess.run(verify, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(verify, capture_output=True, timeout=250).returncode == 0
     sign = [command, "sign", "key", str(path), "--private_key", str(tmp_path / "key"), "--signature", str(ours)]
-    assert subprocess.run(sign, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(sign, capture_output=True, timeout=250).returncode == 0
     check_model(path, PublicKey.load(public))
     path.write_bytes(bytes(255))
-    assert subprocess.run(verify, capture_output=True, timeout=60).returncode != 0
+    assert subprocess.run(verify, capture_output=True, timeout=250).returncode != 0
     with pytest.raises(SignatureError, match="its bytes were changed"):
         check_model(path, PublicKey.load(public))

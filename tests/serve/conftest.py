@@ -2,12 +2,11 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from robustinfer import Client, Predictor
 
+from ..waiting import PATIENCE
 from .models import brightness_model, brightness_script
 
 TOKEN = "a-token-for-tests-only-0123456789"
@@ -39,7 +39,7 @@ class Server:
     def http(self) -> httpx.Client:
         """A plain HTTP client, with the token."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
 
     def client(self, model: str = "tiny", **options: Any) -> Client:
         """The product's own client."""
@@ -59,16 +59,7 @@ class Server:
         """End the server as an operator does; returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(200)
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 200) -> float:
-    """Wait for a condition; returns the seconds it took. The limit is for what never comes, not for busy machines."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, "waited in vain"
-        time.sleep(0.02)
-    return time.monotonic() - began
+        return self.process.wait(PATIENCE)
 
 
 def _command_of(pid: int) -> str:
@@ -95,25 +86,26 @@ def serving(
             env={**os.environ, **own, **(environment or {})},
         )
     try:
-        printed = json.loads(_first_line(process, log, seconds=200))
+        printed = json.loads(_first_line(process, log))
         yield Server(process, printed["url"], printed["metrics"], printed["health"], printed["pid"], log, token)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.wait(200)
+        process.wait(PATIENCE)
         process.stdout.close() if process.stdout else None
 
 
-def _first_line(process: subprocess.Popen[bytes], log: Path, *, seconds: float) -> bytes:
+def _first_line(process: subprocess.Popen[bytes], log: Path) -> bytes:
+    """The line with the addresses; a server that does not print one is ended, which ends the waiting."""
     assert process.stdout is not None
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([process.stdout], [], [], 0.2)
-        if ready and (line := process.stdout.readline()):
-            return line
-        if process.poll() is not None:
-            break
-    pytest.fail(f"robust serve did not start (exit code {process.poll()}):\n{log.read_text()[-4000:]}")
+    waited = threading.Timer(PATIENCE, process.kill)
+    waited.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        waited.cancel()
+    assert line, f"robust serve did not start:\n{log.read_text()[-4000:]}"
+    return line
 
 
 @pytest.fixture(scope="session")
@@ -143,5 +135,7 @@ def image() -> np.ndarray[Any, Any]:
 @pytest.fixture(scope="session")
 def server(tiny: Path, colour: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all tests that only ask questions: two models, a token."""
-    with serving(tmp_path_factory.mktemp("server"), str(tiny), str(colour), "--max-n", "50000") as running:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "serve.toml").write_text("max_n = 50_000\nmax_deadline = 3600\n")
+    with serving(folder, str(tiny), str(colour), "--config", str(folder / "serve.toml")) as running:
         yield running

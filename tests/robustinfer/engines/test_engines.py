@@ -103,7 +103,7 @@ def test_threads_and_batch_are_arguments(linear_model: Callable[..., Path]) -> N
 
 def run_python(code: Any, *arguments: Any) -> Any:
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=250, check=True
     ).stdout.strip()
 
 

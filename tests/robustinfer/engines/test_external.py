@@ -245,6 +245,6 @@ def test_no_engine_package_is_needed_for_the_digest(tmp_path: Path) -> None:
         "assert not {'onnx', 'onnxruntime', 'torch'} & set(sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, timeout=250
     )
     assert done.stdout.strip() == Predictor.load(path).digest

@@ -26,7 +26,7 @@ def run(code: str, *arguments: str, folder: Path, prefix: tuple[str, ...] = (), 
     own = {key: value for key, value in os.environ.items() if key not in {"ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME"}}
     own |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1", **environment}
     command = [*prefix, sys.executable, "-c", code, *arguments]
-    subprocess.run(command, env=own, check=True, capture_output=True, timeout=120, cwd=temporary)
+    subprocess.run(command, env=own, check=True, capture_output=True, timeout=250, cwd=temporary)
     return sorted(home.rglob("*")) + sorted(temporary.rglob("*"))
 
 

@@ -37,7 +37,7 @@ def test_hadolint_finds_nothing() -> None:
     program = Path(sys.executable).with_name("hadolint")
     if not program.exists():
         pytest.skip("hadolint is not installed")
-    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout
 
 
@@ -70,7 +70,7 @@ def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: P
 
     def health() -> int:
         own = {**os.environ, **environment}
-        return subprocess.run([sys.executable, *check[1:]], env=own, capture_output=True, timeout=60).returncode
+        return subprocess.run([sys.executable, *check[1:]], env=own, capture_output=True, timeout=250).returncode
 
     try:
         assert health() == 1

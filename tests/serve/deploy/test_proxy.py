@@ -11,7 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
-from ..conftest import TOKEN, Server, eventually
+from ...waiting import PATIENCE, eventually
+from ..conftest import TOKEN, Server
 
 CONFIG = Path(__file__).parents[3] / "serve" / "deploy" / "proxy" / "nginx.conf"
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -21,7 +22,6 @@ BOTH_LENGTHS = HEAD.replace("\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n0
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.xdist_group("server"),
     pytest.mark.skipif(not Path(NGINX).exists(), reason="nginx is not installed"),
 ]
 
@@ -30,12 +30,13 @@ pytestmark = [
 def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an nginx in front of the tests' server; ports and the timeout of bodies differ from the file."""
     folder = tmp_path_factory.mktemp("proxy")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    holder = socket.socket()  # which never listens, and lets nobody else have the port before nginx does
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
     text = CONFIG.read_text()
     for pattern, value in (
-        (r"127\.0\.0\.1:8000", f"127.0.0.1:{port}"),
+        (r"127\.0\.0\.1:8000", f"127.0.0.1:{port} reuseport"),
         (r"127\.0\.0\.1:8080", server.url.removeprefix("http://")),
         (r"client_body_timeout 10s", "client_body_timeout 3s"),
     ):
@@ -45,14 +46,15 @@ def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (folder / "token.map").write_text(f'"Bearer {TOKEN}" 1;\n')
     (folder / "temporary").mkdir()
     folder.chmod(0o755)
-    subprocess.run([NGINX, "-t", "-p", folder, "-c", "nginx.conf"], check=True, capture_output=True, timeout=30)
+    subprocess.run([NGINX, "-t", "-p", folder, "-c", "nginx.conf"], check=True, capture_output=True, timeout=PATIENCE)
     process = subprocess.Popen([NGINX, "-p", folder, "-c", "nginx.conf"], stderr=subprocess.DEVNULL)
     try:
-        eventually(lambda: answers(port), seconds=20)
+        eventually(lambda: answers(port))
         yield f"http://127.0.0.1:{port}"
     finally:
+        holder.close()
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 def answers(port: int) -> bool:
@@ -62,7 +64,7 @@ def answers(port: int) -> bool:
 
 def client(proxy: str, token: str | None = TOKEN) -> httpx.Client:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx.Client(base_url=proxy, headers=headers, timeout=60, trust_env=False)
+    return httpx.Client(base_url=proxy, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
 def test_whoever_has_the_token_gets_the_same_answers(proxy: str, image: np.ndarray) -> None:
@@ -74,7 +76,7 @@ def test_whoever_has_the_token_gets_the_same_answers(proxy: str, image: np.ndarr
 
 def test_a_stranger_is_refused_before_a_byte_of_the_body_is_read(proxy: str) -> None:
     host, _, port = proxy.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as raw:
         raw.sendall(b"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert raw.recv(1000).startswith(b"HTTP/1.1 401")  # though no body was ever sent
 
@@ -94,14 +96,14 @@ def test_addresses_that_tell_of_the_server_are_not_passed_on(proxy: str, address
 @pytest.mark.parametrize("request_bytes", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BOTH_LENGTHS])
 def test_what_the_front_end_misreads_never_reaches_it(proxy: str, request_bytes: bytes) -> None:
     host, _, port = proxy.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as raw:
         raw.sendall(request_bytes)
         assert re.match(rb"(HTTP/1\.1 400|$)", raw.recv(1000))  # refused, or closed without a word
 
 
 def test_a_slow_body_is_cut_off(proxy: str) -> None:
     host, _, port = proxy.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as raw:
         raw.sendall(HEAD.encode() + b"{")
         answer = raw.recv(1000)  # after client_body_timeout
         assert re.match(rb"(HTTP/1\.1 408|$)", answer)
@@ -112,7 +114,7 @@ def test_greedy_addresses_get_429_at_once(proxy: str) -> None:
     host, _, port = proxy.removeprefix("http://").partition(":")
 
     def refused() -> bool:
-        held = [socket.create_connection((host, int(port)), timeout=30) for _ in range(32)]
+        held = [socket.create_connection((host, int(port)), timeout=PATIENCE) for _ in range(32)]
         try:
             for connection in held:
                 connection.sendall(HEAD.encode())
@@ -122,4 +124,4 @@ def test_greedy_addresses_get_429_at_once(proxy: str) -> None:
             for connection in held:
                 connection.close()
 
-    eventually(refused, seconds=60)  # a machine that stalls for longer than client_body_timeout gets another try
+    eventually(refused)  # a machine that stalls for longer than client_body_timeout gets another try

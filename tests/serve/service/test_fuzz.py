@@ -157,7 +157,7 @@ def ask_operation(http: httpx.Client, operation: Any, tally: Tally) -> None:
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Any) -> None:
             case.path_parameters = {"model": "tiny"}
-            response = case.call(base_url=str(http.base_url), timeout=60)
+            response = case.call(base_url=str(http.base_url), timeout=250)
             # TorchServe's own answer to a form with a field that has no name; such a form never reaches a worker.
             nameless = response.status_code == 500 and "IllegalArgumentException: empty name" in response.text
             tally.add(400 if nameless else response.status_code, case)

@@ -103,8 +103,8 @@ def test_an_engine_that_fails_on_one_request_fails_that_one_only(predictor: Pred
 
 def test_a_deadline_beside_a_long_request_and_order_is_kept(predictor: Predictor, image: Array) -> None:
     """Who is served first is the scheduler's business, and tested there."""
-    questions = [question(image, n=20_000, seed=4), question(image, deadline=30.0, n=2000, seed=5)]
-    documents = [json.loads(answer.body) for answer in worker(predictor).answer(questions)]
+    questions = [question(image, n=20_000, seed=4), question(image, deadline=3600.0, n=2000, seed=5)]
+    documents = [json.loads(answer.body) for answer in worker(predictor, max_deadline=3600.0).answer(questions)]
     assert [(document["seed"], document["stopped"]) for document in documents] == [(4, "complete"), (5, "exhausted")]
 
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,13 @@ from robustinfer import Predictor
 from robustinfer.cli.main import app
 from robustinfer.signing import PrivateKey, PublicKey, check_answer
 
-from ..conftest import TOKEN, Server, eventually, serving
+from ...waiting import PATIENCE, eventually
+from ..conftest import TOKEN, Server, serving
+from .connections import port_of, read_by
 
 Array = npt.NDArray[Any]
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
+pytestmark = pytest.mark.server
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -45,13 +46,13 @@ def kill_worker(server: Server) -> None:
     """Kill the worker and wait for the next one to answer."""
     (victim,) = server.workers()
     os.kill(victim, signal.SIGKILL)
-    eventually(lambda: server.workers() not in ([], [victim]), seconds=60)
+    eventually(lambda: server.workers() not in ([], [victim]))
 
 
 def certify(server: Server, image: Array, token: str | None, **fields: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     body = {"image": image.tolist(), "n": 500, **fields}
-    return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=60, trust_env=False)
+    return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
 def test_a_foreign_environment_a_lost_token_and_a_new_one(tiny: Path, image: Array, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_foreign_environment_a_lost_token_and_a_new_one(tiny: Path, image: Arr
         assert (stranger.status_code, friend.status_code) == (401, 200)
         assert "X-Model-Digest" not in stranger.headers
         assert friend.headers["X-Model-Digest"] == friend.json()["model"]["digest"]
-        health = httpx.get(f"{server.url}/models/tiny/invoke?mode=health", timeout=30, trust_env=False)
+        health = httpx.get(f"{server.url}/models/tiny/invoke?mode=health", timeout=PATIENCE, trust_env=False)
         assert (health.status_code, health.json()) == (200, {"ready": True})
         assert "X-Model-Digest" not in health.headers
 
@@ -84,7 +85,7 @@ def test_a_foreign_environment_a_lost_token_and_a_new_one(tiny: Path, image: Arr
         other = "another-token-for-tests-0123456789"
         token_file.write_text(other)
         server.process.send_signal(signal.SIGHUP)
-        eventually(lambda: certify(server, image, other).status_code == 200, seconds=20)
+        eventually(lambda: certify(server, image, other).status_code == 200)
         assert certify(server, image, TOKEN).status_code == 401
 
         # Without its files the server lets nobody in, not even after a worker's restart.
@@ -125,13 +126,13 @@ def test_a_server_whose_workers_cannot_come_back_ends_with_a_reason(tiny: Path, 
     config = tmp_path / "serve.toml"
     config.write_text("watch_timeout = 3.0\n")
     with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
-        assert httpx.get(f"{server.health}/ready", timeout=5).status_code == 200
+        assert httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200
         unpacked = [path.parent for path in folder_of(server).rglob("model.onnx") if path.parent.name != "store"]
         assert unpacked
         for folder in unpacked:
             shutil.rmtree(folder.resolve())
         os.kill(server.workers()[0], signal.SIGKILL)
-        assert server.process.wait(60) == 1
+        assert server.process.wait(PATIENCE) == 1
         assert server.group() == []
         assert "has made no prediction" in server.log.read_text()
 
@@ -142,27 +143,23 @@ def test_a_drain_that_is_cut_short_says_so(tiny: Path, image: Array, tmp_path: P
     config.write_text("batch_size = 1\nmax_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = 0.5\n")
     with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
         folder = folder_of(server)
-        ready: list[tuple[int, float]] = []
 
         def ask() -> None:
             with contextlib.suppress(httpx.HTTPError):  # cut off, as it should be
-                certify(server, image, None, n=20_000_000)
+                certify(server, image, None, n=100_000_000)
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
-        eventually(lambda: any(folder.glob("state/busy-*")), seconds=20)
-        # The queue is full of certificates, and readiness is told at once all the same.
+        eventually(lambda: any(folder.glob("state/busy-*")) and read_by(port_of(server.url)) == 3)
+        # The queue is full of certificates, and readiness is told all the same.
         for _ in range(20):
-            began = time.monotonic()
-            status = httpx.get(f"{server.health}/ready", timeout=5).status_code
-            ready.append((status, time.monotonic() - began))
-        assert {status for status, _ in ready} == {200}
+            assert httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 1
+        assert server.process.wait(PATIENCE) == 1
         assert "3 accepted requests were cut off" in server.log.read_text()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
 
 
 def test_what_a_server_inherits() -> None:
@@ -209,12 +206,10 @@ def test_the_watch_gives_up_only_on_a_server_that_does_nothing(tmp_path: Path) -
 
 def test_the_health_port_says_what_it_is_told() -> None:
     told = {"live": True, "ready": False}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    health = HealthPort("127.0.0.1", port, live=lambda: told["live"], ready=lambda: told["ready"])
+    health = HealthPort("127.0.0.1", 0, live=lambda: told["live"], ready=lambda: told["ready"])
+    port = health._server.server_address[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5, trust_env=False) as http:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False) as http:
             assert [http.get(path).status_code for path in ("/live", "/ready", "/model")] == [200, 503, 404]
             told["ready"] = True
             assert http.get("/ready?x=1").json() == {"ok": True}

@@ -178,7 +178,7 @@ def test_the_vote_ensemble_is_the_weighted_plurality() -> None:
     torch.manual_seed(0)
     members = [nn.Sequential(nn.Flatten(), nn.Linear(4, 3)) for _ in range(3)]
     votes = VoteEnsemble(members, [0.5, 0.3, 0.2])
-    image = torch.rand(20, 1, 2, 2)
+    image = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     predicted = torch.stack([member(image).argmax(dim=1) for member in members])
     expected = vote_scores(predicted, torch.tensor([0.5, 0.3, 0.2]), 3)
     assert torch.allclose(votes(image), expected)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,9 @@ from robust.train.machine.processes import Processes
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from robustinfer.errors import ArgumentError, DeviceError
+
+from ...interrupted import Moment, interrupted
+from ...waiting import PATIENCE
 
 # Trains as `robust train` does, with a clock that runs at CLOCK times its speed, and counts the checkpoints it entered.
 RANK = """
@@ -29,6 +31,9 @@ StageTrainer.save = lambda self: (saved.append(1), save(self))[1]
 train(Recipe.load(sys.argv[1]), sys.argv[2], device="cpu")
 print(len(saved))
 """
+
+# The second process dies after its third step, before which both have kept the second one in a checkpoint.
+SECOND_DIES = Moment("robust.train.stage.trainer:StageTrainer.update", 3, rank="1")
 
 
 class Pair:
@@ -80,7 +85,7 @@ def test_the_first_process_decides_when_a_checkpoint_is_written(tiny: Recipe, tm
     file = tmp_path / "tiny.toml"
     file.write_text(recipe.to_toml())
     pair = Pair("-c", RANK, str(file), str(tmp_path / "two"), clocks=(1.0, 0.0))
-    printed = pair.finish(200)
+    printed = pair.finish(PATIENCE)
     assert pair.codes == [0, 0], printed
     # Three steps and the end of the stage.
     assert [out.split() for out, _ in printed] == [["4"], ["4"]]
@@ -106,12 +111,8 @@ def test_when_one_process_is_killed_the_other_ends_with_a_sentence(tiny: Recipe,
     recipe = tiny.replace(checkpoint_seconds=0, epochs=10_000, select="last")
     file, out = tmp_path / "tiny.toml", tmp_path / "two"
     file.write_text(recipe.to_toml())
-    pair = Pair("-m", "robustinfer", "train", str(file), "--out", str(out), "--device", "cpu")
-    while not (out / "resume.json").exists():
-        assert pair.codes == [None, None], pair.finish(10)
-        time.sleep(0.05)
-    pair.processes[1].send_signal(signal.SIGKILL)
-    printed = pair.finish(120)
+    pair = Pair(*interrupted(SECOND_DIES, "train", str(file), "--out", str(out), "--device", "cpu")[1:])
+    printed = pair.finish(PATIENCE)
     assert pair.codes == [1, -signal.SIGKILL], printed
     assert "Another process of this training ended" in printed[0][1]
     assert "Traceback" not in printed[0][1]
@@ -120,26 +121,15 @@ def test_when_one_process_is_killed_the_other_ends_with_a_sentence(tiny: Recipe,
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of torchrun in /proc")
 def test_torchrun_ends_when_one_of_its_processes_is_killed(tiny: Recipe, tmp_path: Path) -> None:
     recipe = tiny.replace(checkpoint_seconds=0, epochs=10_000, select="last")
     file, out = tmp_path / "tiny.toml", tmp_path / "two"
     file.write_text(recipe.to_toml())
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "robustinfer", "train", str(file), "--out", str(out), "--device", "cpu"]
-    torchrun = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        while not (out / "resume.json").exists():
-            assert torchrun.poll() is None
-            time.sleep(0.05)
-        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
-        ranks = [int(child) for child in children if b"RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes()]
-        os.kill(ranks[0], signal.SIGKILL)
-        _, printed = torchrun.communicate(timeout=240)
-    finally:
-        torchrun.kill()
-    assert torchrun.returncode == 1, printed
-    assert "SIGKILL" in printed
+    words = interrupted(SECOND_DIES, "train", str(file), "--out", str(out), "--device", "cpu")[1:]
+    torchrun = subprocess.run([*launcher, "--", *words], capture_output=True, text=True)
+    assert torchrun.returncode == 1, torchrun.stderr
+    assert "SIGKILL" in torchrun.stderr
     assert Run.open(out).recipe == recipe
 
 

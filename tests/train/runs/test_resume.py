@@ -1,12 +1,10 @@
 """An interrupted training goes on and ends with the weights of the uninterrupted one, bit for bit."""
 
-import os
 import random
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,10 @@ from robust.train.stage.trainer import StageTrainer
 
 from robustinfer.errors import RunError, StoppedError
 from robustinfer.files import leftovers
+
+from ...interrupted import Moment, interrupted
+
+UPDATE = "robust.train.stage.trainer:StageTrainer.update"
 
 
 class Killed(BaseException):
@@ -114,37 +116,23 @@ def test_a_training_that_is_asked_to_stop_keeps_its_last_step(
 @pytest.mark.slow  # its sibling above stops a training at every place, in this process
 @pytest.mark.timeout(900)
 def test_signals_leave_a_checkpoint_and_the_command_that_resumes(tiny: Recipe, tmp_path: Path) -> None:
-    """A real process: ctrl-C, then SIGTERM to the process that resumed, then to the end by the command it printed.
-
-    Each signal is sent when new lines are in metrics.jsonl; hundreds of updates are left then.
-    """
+    """A real process: ctrl-C, then SIGTERM to the process that resumed, then to the end by the command it printed."""
     recipe = tiny.replace(checkpoint_seconds=1e6, stages=1, epochs=60, limit=640)
     file, folder = tmp_path / "tiny.toml", tmp_path / "my run"
     file.write_text(recipe.to_toml())
     words = ["train", str(file), "--out", str(folder), "--device", "cpu", "--threads", "1"]
-    command = shlex.join([sys.executable, "-m", "robustinfer", *words])
     for number in (signal.SIGINT, signal.SIGTERM):
-        process = subprocess.Popen(shlex.split(command), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        before = _lines(folder)
-        while _lines(folder) < before + 2:
-            assert process.poll() is None, "it ended before it could be stopped"
-            time.sleep(0.002)
-        process.send_signal(number)
-        said = process.communicate(timeout=120)[1]
-        assert process.returncode == 130, said
-        assert "holds everything up to that moment" in said
-        command = said.strip().rpartition("Resume it with: ")[2]
-        assert command.endswith("--resume")
-        assert command.count("--resume") == 1
-    finished = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=800, check=False)
+        stopped = subprocess.run(interrupted(Moment(UPDATE, 13, number=number), *words), capture_output=True, text=True)
+        assert stopped.returncode == 130, stopped.stderr
+        assert "holds everything up to that moment" in stopped.stderr
+        said = stopped.stderr.strip().rpartition("Resume it with: ")[2]
+        assert said.endswith("--resume")
+        assert said.count("--resume") == 1
+        _, *words = shlex.split(said)
+    finished = subprocess.run(shlex.split(said), capture_output=True, text=True, timeout=800, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "epoch 1/60" not in finished.stderr
     assert weights(Run.open(folder)) == weights(train(recipe, tmp_path / "whole", device="cpu"))
-
-
-def _lines(folder: Path) -> int:
-    file = folder / "metrics.jsonl"
-    return len(file.read_text().splitlines()) if file.is_file() else 0
 
 
 def test_the_seed_decides_everything(tiny: Recipe, uninterrupted: Any, tmp_path: Path) -> None:
@@ -182,37 +170,19 @@ def test_what_a_kill_left_of_a_file_is_neither_a_run_nor_kept(tiny: Recipe, tmp_
 def test_kill_minus_nine_at_random_moments(tiny: Recipe, tmp_path: Path) -> None:
     """A real process, killed without warning again and again, then left to finish.
 
-    It is killed when a number of checkpoints have been seen, in the midst of whatever it does then: seconds would
-    depend on the machine. More than a hundred updates are left when the last of them is seen.
+    It kills itself so many updates, and then so many calls of any functions, after it has begun, in the midst of
+    whatever it does then: seconds would depend on the machine. More than a hundred updates are left each time.
     """
     recipe = tiny.replace(checkpoint_seconds=0, epochs=8, limit=640)
     file, folder = tmp_path / "tiny.toml", tmp_path / "killed"
     file.write_text(recipe.to_toml())
     moments = random.Random(4)
-    command = [sys.executable, "-m", "robustinfer", "train", str(file), "--out", str(folder), "--device", "cpu"]
-    for kill in range(3):
-        process = subprocess.Popen(
-            [*command, "--threads", "1", *(["--resume"] if kill else [])],
-            stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        if kill == 2:
-            break
-        for _ in range(moments.randint(1, 8)):
-            before = _position(folder)
-            while _position(folder) == before:
-                assert process.poll() is None, "it ended before it could be killed"
-                time.sleep(0.002)
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    assert process.wait(240) == 0
+    words = ["train", str(file), "--out", str(folder), "--device", "cpu", "--threads", "1"]
+    for _ in range(2):
+        moment = Moment(UPDATE, moments.randint(1, 8), moments.randint(1, 2000))
+        killed = subprocess.run(interrupted(moment, *words), capture_output=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        words = [*words, "--resume"] if "--resume" not in words else words
+    finished = subprocess.run([sys.executable, "-m", "robustinfer", *words], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
     assert weights(Run.open(folder)) == weights(train(recipe, tmp_path / "whole", device="cpu"))
-
-
-def _position(folder: Path) -> str:
-    """Stage, epoch and step of the last checkpoint."""
-    try:
-        return (folder / "resume.json").read_text()
-    except FileNotFoundError:
-        return ""

@@ -196,7 +196,7 @@ def test_pgd_never_claims_more_than_the_exact_checker(norm: str) -> None:
 def test_pgd_overlooks_nothing_at_the_image_itself() -> None:
     """The definition with c infinite: an example that is wrong unperturbed gets an answer, whatever the attack does."""
     blind = PgdChecker(PgdAttack("linf", 0.1, steps=1, restarts=0), seed=(0,))
-    image, labels = torch.rand(10, 1, 2, 2), torch.arange(10) % 2
+    image, labels = torch.rand(10, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 2
     member = linear_member(torch.zeros(2, 4), torch.tensor([1.0, 0.0]))
     checked = blind.check(member, image, labels)
     assert torch.equal(checked.vulnerable, labels == 1)
@@ -214,7 +214,11 @@ def test_the_smoothed_checker_sees_the_mean_scores() -> None:
 
 def test_the_exact_checker_refuses_what_is_not_linear() -> None:
     with pytest.raises(TrainingError, match="linear in the pixels"):
-        LinearChecker("l2", 0.1).check(lambda image: image.flatten(1).square(), torch.rand(3, 1, 1, 2), torch.zeros(3))
+        LinearChecker("l2", 0.1).check(
+            lambda image: image.flatten(1).square(),
+            torch.rand(3, 1, 1, 2, generator=torch.Generator().manual_seed(0)),
+            torch.zeros(3),
+        )
 
 
 @settings(max_examples=20, deadline=None)
