@@ -36,7 +36,7 @@ from .members.votes import VoteEnsemble
 from .recipe import Recipe
 from .runs.journal import Watcher
 from .runs.run import Run
-from .stage.objective import Objective, StageModel
+from .stage.objective import Objective, StageModel, weighted_mean
 from .training import train
 
 __all__ = ["Compared", "Comparison", "compare", "distill"]
@@ -68,7 +68,7 @@ class DistillationObjective(Objective):
         x = self.attack(soft, noise=noise, offsets=None, draws=draws, delta=delta, steps=steps)
         with self.precision():
             _, scores = (model or self.model)(self._points(x, noise), None)
-        return self._example_loss(scores, answers).mean()
+        return weighted_mean(self._example_loss(scores, answers), batch)
 
     def _answers(self, points: Tensor, images: int) -> Tensor:
         """The teacher's distribution over classes for each image, one for each noisy copy or one for their mean."""

@@ -38,6 +38,11 @@ class Recipe:
     validation: float = number(0.1, "part of the training set that is held out for measurements", high=0.5)
     augment: str = choice("none", ("none", "crop", "crop-flip"), "random change of each training image")
     limit: int = number(0, "use at most this many training images; 0 uses all")
+    balance: str = choice(
+        "none",
+        ("none", "loss", "sample"),
+        "none; classes count alike in the loss, by weights; or their images are drawn equally often",
+    )
 
     # The members
     architecture: str = text(
@@ -247,6 +252,11 @@ def _check_threat(recipe: Recipe) -> None:
         raise RecipeError(
             'The field attack = "kept" continues the perturbation an image had an epoch before, which does not '
             f'fit the image that augment = {recipe.augment!r} makes of it now: set augment = "none", or attack = "pgd".'
+        )
+    if recipe.keeps_perturbations and recipe.balance == "sample":
+        raise RecipeError(
+            'The setting attack = "kept" moves the perturbation of an image once per epoch, and balance = "sample" '
+            'draws some images more often and some less: set balance = "loss", or attack = "pgd".'
         )
     shortest = min(recipe.stage_epochs(1), recipe.stage_epochs(recipe.stages))
     if recipe.keeps_perturbations and shortest < 2:

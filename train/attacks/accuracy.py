@@ -54,12 +54,16 @@ class PgdAttack:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Counts of one measurement; `predicted` is how often each class was the clean prediction."""
+    """Counts of one measurement; `predicted` is how often each class was the clean prediction.
+
+    `by_class` has the images of each class and how many of them are robust, where that was counted.
+    """
 
     images: int
     clean: int
     robust: int
     predicted: tuple[int, ...]
+    by_class: tuple[tuple[int, int], ...] = ()
 
     @property
     def clean_accuracy(self) -> float:
@@ -70,6 +74,12 @@ class Accuracy:
     def robust_accuracy(self) -> float:
         """Part of the images whose prediction is right and stays right under the attack."""
         return self.robust / max(1, self.images)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean over classes of each class's robust accuracy; classes without an image are left out."""
+        rates = [robust / images for images, robust in self.by_class if images]
+        return sum(rates) / max(1, len(rates))
 
 
 def measure(
@@ -83,16 +93,20 @@ def measure(
     advance: Callable[[int], None] = lambda images: None,
 ) -> Accuracy:
     """Count right predictions on `data`; batch b is done by process b mod world and draws from a stream of its own."""
-    counts = torch.zeros(2 + classes, dtype=torch.int64, device=processes.device)
+    counts = torch.zeros(2, dtype=torch.int64, device=processes.device)
+    histograms = torch.zeros(3, classes, dtype=torch.int64, device=processes.device)
     for number, batch in in_order(data, _BATCH, processes):
         predicted, robust = _attacked(scores, batch.image, batch.labels, attack, (*seed, number))
         counts[0] += (predicted == batch.labels).sum()
         counts[1] += robust.sum()
-        counts[2:] += torch.bincount(predicted, minlength=classes)
+        for row, labels in zip(histograms, (predicted, batch.labels, batch.labels[robust]), strict=True):
+            row += torch.bincount(labels, minlength=classes)
         advance(len(batch.labels))
     processes.sum(counts)
-    clean, robust_count, *histogram = counts.tolist()
-    return Accuracy(len(data), clean, robust_count, tuple(histogram))
+    processes.sum(histograms)
+    predicted_counts, images, kept = histograms.tolist()
+    by_class = tuple(zip(images, kept, strict=True))
+    return Accuracy(len(data), int(counts[0]), int(counts[1]), tuple(predicted_counts), by_class)
 
 
 def _attacked(

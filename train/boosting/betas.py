@@ -4,11 +4,14 @@ For fixed members the robust cross-entropy of sum_s beta_s f_s is convex in beta
 linear in beta, the cross-entropy is convex in scores, and a supremum of convex functions is convex.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ..attacks.accuracy import PgdAttack, attacked_points
 from ..attacks.losses import example_loss
+from ..data.balance import image_weights
 from ..data.batches import as_pixels, in_order
 from ..data.datasets import ImageData
 from ..machine.processes import Processes
@@ -29,8 +32,9 @@ def refit_betas(
     device: torch.device,
     seed: tuple[int, ...],
     rounds: int = 4,
+    balance: str = "none",
 ) -> list[float]:
-    """All betas, refitted on the robust loss over `data` with the members fixed.
+    """All betas, refitted on the robust loss over `data` with the members fixed, weighed by class as `balance` says.
 
     A cutting-plane method: attack the ensemble with its current betas, keep the points, minimise the loss of each
     image's worst point so far, and again. Of all betas on the way those are returned whose loss over all the points
@@ -38,10 +42,16 @@ def refit_betas(
     """
     candidates = [ensemble.betas.double().cpu()]
     cuts = [_attacked_scores(ensemble, candidates[0], data, attack, device, (*seed, 0))]
+    weights = image_weights(data.labels, len(data.classes), balance)
+
+    def loss(beta: Tensor) -> Tensor:
+        worst = _worst(cuts, beta, data.labels, attack.smoothing)
+        return worst.mean() if weights is None else (weights * worst).mean()
+
     for number in range(1, rounds + 1):
-        candidates.append(_minimise(cuts, candidates[-1], candidates[0], data.labels, attack.smoothing))
+        candidates.append(_minimise(loss, candidates[-1], candidates[0]))
         cuts.append(_attacked_scores(ensemble, candidates[-1], data, attack, device, (*seed, number)))
-    losses = [float(_worst(cuts, beta, data.labels, attack.smoothing).mean()) for beta in candidates]
+    losses = [float(loss(beta)) for beta in candidates]
     return [float(value) for value in candidates[losses.index(min(losses))]]
 
 
@@ -66,15 +76,15 @@ def _worst(cuts: list[Tensor], beta: Tensor, labels: Tensor, smoothing: str) -> 
     return torch.stack(losses).amax(dim=0)
 
 
-def _minimise(cuts: list[Tensor], beta: Tensor, start: Tensor, labels: Tensor, smoothing: str) -> Tensor:
+def _minimise(loss: Callable[[Tensor], Tensor], beta: Tensor, start: Tensor) -> Tensor:
     variable = beta.clone().requires_grad_()
     solver = torch.optim.LBFGS([variable], max_iter=100, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         solver.zero_grad()
-        loss = _worst(cuts, variable, labels, smoothing).mean() + _RIDGE * (variable - start).square().sum()
-        loss.backward()
-        return loss
+        value = loss(variable) + _RIDGE * (variable - start).square().sum()
+        value.backward()
+        return value
 
     solver.step(closure)
     return variable.detach()

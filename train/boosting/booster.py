@@ -132,7 +132,15 @@ class Booster(ABC):
         whole = self._accuracy(self._ensemble(member, betas), attack, (*seed, 1))
         alone = self._accuracy(member, attack, (*seed, 1))
         images = self.data.head(_DIAGNOSED_IMAGES)
-        gamma = edge(member, trainer.past, images, attack, processes=self.processes, seed=(*seed, 3))
+        gamma = edge(
+            member,
+            trainer.past,
+            images,
+            attack,
+            processes=self.processes,
+            seed=(*seed, 3),
+            balance=self.recipe.balance,
+        )
         warnings = [*settled.warnings, *stage_warnings(number, gamma=gamma, ensemble=whole, member=alone)]
         for found in warnings:
             self.journal.watcher.warn(found)
@@ -177,7 +185,8 @@ class GreedyBooster(Booster):
         if recipe.refit:
             images = self.data.head(_REFITTED_IMAGES)
             attack = PgdAttack.of(recipe)
-            betas = refit_betas(ensemble, images, attack, device=device, seed=(recipe.seed, number, 4))
+            seed = (recipe.seed, number, 4)
+            betas = refit_betas(ensemble, images, attack, device=device, seed=seed, balance=recipe.balance)
         if recipe.drop_below:
             betas = without_vanished(ensemble, betas, self.data, recipe.drop_below, device)
         betas = self.processes.agree(torch.tensor(betas, dtype=torch.float64, device=device)).tolist()

@@ -21,6 +21,7 @@ from torch.nn import functional
 from robustinfer.errors import RunError, TrainingError
 
 from ..attacks.accuracy import PgdAttack
+from ..data.balance import image_weights
 from ..data.batches import Batch, in_order
 from ..machine.randomness import Draws
 from ..members import Member
@@ -34,6 +35,7 @@ from ..stage.trainer import StageTrainer
 from ..theory import (
     PgdChecker,
     Reweighting,
+    effective_rows,
     find_weak_member,
     fixed_rate,
     incorrect_pairs,
@@ -57,7 +59,9 @@ class WeightedObjective(Objective):
     E_D of half their sum. The attack is that on the cross-entropy, one search per example
     (a kept perturbation climbs the objective itself).
 
-    `distribution` is D, of shape (examples,) or (examples, classes), and sums to 1.
+    `distribution` is D, of shape (examples,) or (examples, classes), and sums to 1. `draws` is how often an example
+    comes, relative to once per epoch, where batches do not draw all equally often: the mean over a batch stays that of
+    D. D has the balance of the classes in it (`MinimaxBooster`), so weights of the batch are not counted again.
     """
 
     def __init__(
@@ -66,10 +70,14 @@ class WeightedObjective(Objective):
         model: StageModel,
         *,
         distribution: Tensor,
+        draws: Tensor | None = None,
         precision: Callable[[], AbstractContextManager[object]],
     ) -> None:
         super().__init__(recipe, model, None, precision=precision)
-        self.density = (distribution * len(distribution)).float()  # relative to the uniform one over examples
+        density = distribution * len(distribution)  # relative to the uniform one over examples
+        if draws is not None:
+            density = density / draws.view(-1, *[1] * (density.ndim - 1))
+        self.density = density.float()
 
     def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:
         assert batch.numbers is not None
@@ -102,7 +110,8 @@ class MinimaxBooster(Booster):
     def objective(self, model: StageModel, past: Ensemble | None) -> Objective:
         """The member's error under the distribution that the finished stages have left."""
         distribution = self._game(len(self.run.stages)).distribution
-        return WeightedObjective(self.recipe, model, distribution=distribution, precision=self.precision)
+        draws = self._weights() if self.recipe.balance == "sample" else None
+        return WeightedObjective(self.recipe, model, distribution=distribution, draws=draws, precision=self.precision)
 
     def _ensemble(self, member: Member, betas: list[float]) -> Ensemble:
         whole = super()._ensemble(member, betas)
@@ -167,9 +176,10 @@ class MinimaxBooster(Booster):
 
     def _game(self, stages: int) -> Reweighting:
         """The booster after this many stages, from the losses in the run folder."""
-        support = self._support()
-        rate = fixed_rate(int(support.sum()), self.recipe.stages) if self.recipe.rate == "fixed" else None
-        game = Reweighting(support, rate=rate)
+        support, start = self._support(), self._start()
+        rows = effective_rows(support, start)
+        rate = fixed_rate(rows, self.recipe.stages) if self.recipe.rate == "fixed" else None
+        game = Reweighting(support, rate=rate, start=start)
         for stage in range(1, stages + 1):
             game.update(self._stored(stage))
         return game
@@ -178,6 +188,17 @@ class MinimaxBooster(Booster):
         if self.recipe.reweigh == "pairs":
             return incorrect_pairs(self.data.labels, len(self.run.classes))
         return torch.ones(len(self.data), dtype=torch.bool)
+
+    def _weights(self) -> Tensor | None:
+        return image_weights(self.data.labels, len(self.run.classes), self.recipe.balance)
+
+    def _start(self) -> Tensor | None:
+        """The first distribution: uniform (None), or with every class equally likely if the recipe balances them."""
+        weights, support = self._weights(), self._support()
+        if weights is None:
+            return None
+        rows = support.double() * weights.view(-1, *[1] * (support.ndim - 1))
+        return rows / rows.sum()
 
     def _file(self, stage: int) -> Path:
         return self.run.path / f"losses-{stage:02d}.safetensors"

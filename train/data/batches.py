@@ -12,6 +12,7 @@ from robustinfer.errors import DataError
 from ..machine.processes import Processes
 from ..machine.randomness import Draws, generator
 from ..recipe import Recipe
+from .balance import balanced_order, image_weights
 from .datasets import ImageData
 
 __all__ = ["Batch", "Batches", "as_pixels", "check_batch", "in_order", "numbers_in_order"]
@@ -21,7 +22,8 @@ __all__ = ["Batch", "Batches", "as_pixels", "check_batch", "in_order", "numbers_
 class Batch:
     """One batch on its device: pixels in [0,1], labels, and f_s(x) of each frozen member s if they are at hand.
 
-    `numbers` says which images of the data set it holds. `kept` are the perturbed images, where perturbations are kept
+    `numbers` says which images of the data set it holds. `weights` say how much each counts in the loss, where that
+    differs. `kept` are the perturbed images, where perturbations are kept
     from epoch to epoch: a leaf that gathers the gradient of the loss, by which they move on.
     """
 
@@ -29,6 +31,7 @@ class Batch:
     labels: Tensor
     offsets: Tensor | None = None
     numbers: Tensor | None = None
+    weights: Tensor | None = None
     kept: Tensor | None = None
 
 
@@ -70,7 +73,8 @@ def check_batch(recipe: Recipe, data: ImageData, processes: Processes) -> None:
 class Batches:
     """The batches of one stage: a new order each epoch, whole batches only, each shared by all processes.
 
-    What does not fill a batch at the end of an epoch is left out; the order differs in the next one.
+    What does not fill a batch at the end of an epoch is left out; the order differs in the next one. Classes are
+    balanced as the recipe says: by weights of the rows, or by how often their images come (`balance.py`).
     """
 
     def __init__(self, recipe: Recipe, stage: int, data: ImageData, processes: Processes) -> None:
@@ -78,6 +82,8 @@ class Batches:
         self.rows = processes.rows(recipe.batch)
         self.steps = len(data) // recipe.batch
         self.offsets: Tensor | None = None
+        balance = recipe.balance if recipe.balance == "loss" else "none"
+        self.weights = image_weights(data.labels, len(data.classes), balance)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def batch(self, epoch: int, step: int) -> Batch:
@@ -88,7 +94,8 @@ class Batches:
             image = _augment(image, self.draws(epoch, step, purpose=1), flip=self.recipe.augment == "crop-flip")
         labels = self.data.labels[numbers].to(self.processes.device)
         offsets = None if self.offsets is None else self.offsets[:, numbers].to(self.processes.device)
-        return Batch(image, labels, offsets, numbers)
+        weights = None if self.weights is None else self.weights[numbers].float().to(self.processes.device)
+        return Batch(image, labels, offsets, numbers, weights)
 
     def draws(self, epoch: int, step: int, *, purpose: int = 0) -> Draws:
         """The random numbers of one step."""
@@ -98,7 +105,10 @@ class Batches:
     def _epoch_order(self, epoch: int) -> Tensor:
         if self._order[0] != epoch:
             stream = generator(self.recipe.seed, self.stage, epoch)
-            self._order = (epoch, torch.randperm(len(self.data), generator=stream))
+            if self.recipe.balance == "sample":
+                self._order = (epoch, balanced_order(self.data.labels, stream))
+            else:
+                self._order = (epoch, torch.randperm(len(self.data), generator=stream))
         return self._order[1]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..attacks.accuracy import Accuracy, PgdAttack, attacked_points
+from ..data.balance import image_weights
 from ..data.batches import in_order
 from ..data.datasets import ImageData
 from ..machine.processes import Processes
@@ -35,14 +36,17 @@ def edge(
     *,
     processes: Processes,
     seed: tuple[int, ...],
+    balance: str = "none",
 ) -> float:
     """The edge gamma of a member: minus its robust one-versus-all error err_delta^ova(h, D).
 
     D is the distribution that the boosting step leaves for the member: for the cross-entropy, the gradient of the loss
-    of f^(t-1) at its attacked point weighs example i by 1 - p(y_i). The first member meets the uniform one. The
-    supremum over the ball is what the attack finds, so the true edge is at most this.
+    of f^(t-1) at its attacked point weighs example i by 1 - p(y_i). The first member meets the uniform one. With
+    `balance` both are weighed as the recipe weighs classes. The supremum over the ball is what the attack finds, so the
+    true edge is at most this.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=processes.device)
+    weights = image_weights(data.labels, len(data.classes), balance)
     for number, batch in in_order(data, _BATCH, processes):
         image, labels = batch.image, batch.labels
         draws = Draws(*seed, number, device=processes.device)
@@ -51,6 +55,8 @@ def edge(
         if past is not None:
             scores = _mean_scores(past, image, labels, attack, draws)
             density = 1 - functional.softmax(scores.double(), dim=1).gather(1, labels[:, None])[:, 0]
+        if weights is not None:
+            density = density * weights[batch.numbers].to(density)
         sums += torch.stack([density.sum(), (density * (1 - 2 * failed.double())).sum()])
     processes.sum(sums)
     total, gain = sums.tolist()

@@ -23,7 +23,16 @@ from ..machine.randomness import Draws
 from ..members.ensemble import Ensemble
 from ..recipe import Recipe
 
-__all__ = ["Objective", "StageModel"]
+__all__ = ["Objective", "StageModel", "weighted_mean"]
+
+
+def weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
+    """The mean of one loss per row, each counted by its weight.
+
+    It is not divided by the weights of the batch: their mean is 1 over the training set, so that the gradient has the
+    right expectation in every batch, and in every process's share of one.
+    """
+    return losses.mean() if batch.weights is None else (batch.weights * losses).mean()
 
 
 class StageModel(nn.Module):
@@ -96,7 +105,7 @@ class Objective:
         if self.recipe.own_loss:
             share = self.recipe.own_loss
             loss = (1 - share) * loss + share * self._regularised_loss(own, batch.labels)
-        return loss.mean()
+        return weighted_mean(loss, batch)
 
     def attack(
         self,

@@ -158,8 +158,10 @@ class StageTrainer:
         self.model.eval()
         self._guard()
         accuracy = self.accuracy(self.held_out, PgdAttack.of(self.recipe), purpose=1)
-        if self.recipe.select == "best" and accuracy.robust_accuracy > self.best.accuracy:
-            self.best = _Snapshot(accuracy.robust_accuracy, _clone(self.model.state_dict()))
+        # What is chosen is chosen as it is trained: by classes that count alike, or by images that do.
+        judged = accuracy.robust_accuracy if self.recipe.balance == "none" else accuracy.balanced_accuracy
+        if self.recipe.select == "best" and judged > self.best.accuracy:
+            self.best = _Snapshot(judged, _clone(self.model.state_dict()))
         record = self._record(self.losses)
         self.epoch, self.step, self.losses = self.epoch + 1, 0, []
         measured = {

@@ -19,7 +19,15 @@ from .losses import (
     vote_loss,
     vote_scores,
 )
-from .reweighting import Boosted, Reweighting, boost, fixed_rate, rounds_for_margin, rounds_for_perfection
+from .reweighting import (
+    Boosted,
+    Reweighting,
+    boost,
+    effective_rows,
+    fixed_rate,
+    rounds_for_margin,
+    rounds_for_perfection,
+)
 from .weak_learner import WeakMember, find_weak_member
 
 __all__ = [
@@ -31,6 +39,7 @@ __all__ = [
     "Reweighting",
     "WeakMember",
     "boost",
+    "effective_rows",
     "error",
     "find_weak_member",
     "fixed_rate",

@@ -10,6 +10,9 @@ so with Q ~ eta every row has
 
     l(Q; i)  <=  (ln N + sum_t ln Z_t) / sum_t eta_t.                                                    (bound)
 
+D_1 is uniform; if it is another distribution, N stands for 1 / min_i D_1(i), because
+D_1(i) exp(sum_t eta_t l_t(i)) <= prod_t Z_t for every row.
+
 If it is negative, every vote is right on the whole ball (Lemma loss-transfer, Theorem robust-boosting). Convexity of
 exp on [-1, 1] gives Z_t <= (1 - gamma_t)/2 e^eta_t + (1 + gamma_t)/2 e^-eta_t, and Hoeffding's lemma gives
 ln Z_t <= -eta_t gamma_t + eta_t^2 / 2.
@@ -34,12 +37,20 @@ from robustinfer.errors import TrainingError
 
 from .losses import error, vote_loss
 
-__all__ = ["Boosted", "Reweighting", "boost", "fixed_rate", "rounds_for_margin", "rounds_for_perfection"]
+__all__ = [
+    "Boosted",
+    "Reweighting",
+    "boost",
+    "effective_rows",
+    "fixed_rate",
+    "rounds_for_margin",
+    "rounds_for_perfection",
+]
 
 H = TypeVar("H")
 
 
-def fixed_rate(rows: int, rounds: int) -> float:
+def fixed_rate(rows: float, rounds: int) -> float:
     """eta = sqrt(2 ln(N) / T), which makes the two terms of the regret, ln(N) / (eta T) and eta/2, equal."""
     return math.sqrt(2.0 * math.log(rows) / rounds)
 
@@ -54,20 +65,28 @@ def rounds_for_margin(rows: int, epsilon: float) -> int:
     return math.ceil(2.0 * math.log(rows) / epsilon**2)
 
 
+def effective_rows(support: Tensor, start: Tensor | None = None) -> float:
+    """N, the number of rows, if D_1 is uniform; else 1 / min_i D_1(i), which takes its place in (bound)."""
+    return int(support.sum()) if start is None else 1.0 / float(start[support].min())
+
+
 class Reweighting:
     """The booster's distribution, and the betas of the members it has seen.
 
     `support` is a mask of the rows that D may weigh; its shape is that of the losses. `rate` fixes eta (see
-    `fixed_rate`); None adapts it to each member's edge.
+    `fixed_rate`); None adapts it to each member's edge. D_1 is `start`, which is positive on the support and sums to 1
+    there; None is the uniform one. `rows` is N, or what stands for it.
     """
 
-    def __init__(self, support: Tensor, *, rate: float | None = None) -> None:
+    def __init__(self, support: Tensor, *, rate: float | None = None, start: Tensor | None = None) -> None:
         self.support, self.rate = support, rate
-        self.rows = int(support.sum())
+        self.rows = effective_rows(support, start)
         self.etas: list[float] = []  # eta_t
         self.edges: list[float] = []  # gamma_t
         self._log_potential = 0.0  # sum_t ln Z_t
         self._log_density = torch.zeros(support.shape, dtype=torch.float64, device=support.device)
+        if start is not None:
+            self._log_density = start.double().log()
 
     @property
     def distribution(self) -> Tensor:

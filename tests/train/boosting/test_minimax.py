@@ -17,6 +17,7 @@ from robust.train.theory import (
     LinearChecker,
     Reweighting,
     boost,
+    effective_rows,
     fixed_rate,
     incorrect_pairs,
     ova_loss,
@@ -155,6 +156,28 @@ def test_the_bound_holds_for_any_members_and_any_rate() -> None:
             assert float(game.distribution.sum()) == pytest.approx(1.0)
         worst = (torch.stack(losses) * game.betas[:, None]).sum(dim=0)[support].max()
         assert float(worst) <= game.bound + 1e-9
+
+
+def test_a_game_that_starts_elsewhere_and_its_bound() -> None:
+    start = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0], dtype=torch.float64)
+    support = start > 0
+    game = Reweighting(support, start=start)
+    torch.testing.assert_close(game.distribution, start)
+    assert game.rows == pytest.approx(20) == pytest.approx(effective_rows(support, start))
+    assert effective_rows(support) == 4
+    losses = [torch.tensor(row, dtype=torch.float64) for row in ([-1, -1, -1, 1, 0], [-1, 1, -1, -1, 0])]
+    eta = game.update(losses[0])
+    assert game.edges == pytest.approx([0.9])
+    assert eta == pytest.approx(0.5 * math.log(1.9 / 0.1))
+    # AdaBoost's step makes what the member got wrong half of the distribution.
+    expected = [0.5 / 0.95 / 2, 0.3 / 0.95 / 2, 0.15 / 0.95 / 2, 0.5, 0]
+    assert game.distribution.tolist() == pytest.approx(expected)
+    game.update(losses[1])
+    worst = (torch.stack(losses) * game.betas[:, None]).sum(dim=0)[support].max()
+    assert float(worst) <= game.bound + 1e-9
+    # (bound) with N = 1 / min D_1 by hand: both steps have Z = sqrt(1 - gamma^2).
+    potential = sum(0.5 * math.log(1 - gamma**2) for gamma in game.edges)
+    assert game.bound == pytest.approx((math.log(20) + potential) / sum(game.etas))
 
 
 def test_pairs_of_the_true_label_have_no_weight(problem: Problem) -> None:

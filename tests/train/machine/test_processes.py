@@ -135,9 +135,11 @@ def test_torchrun_ends_when_one_of_its_processes_is_killed(tiny: Recipe, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("previous", ["clean", pytest.param("exact", marks=pytest.mark.representative)])
-def test_two_gloo_processes_equal_one(tiny: Recipe, tmp_path: Path, previous: str) -> None:
-    recipe = tiny.replace(previous=previous, epochs=2, select="last")
+@pytest.mark.parametrize(
+    ("previous", "balance"), [("clean", "sample"), pytest.param("exact", "loss", marks=pytest.mark.representative)]
+)
+def test_two_gloo_processes_equal_one(tiny: Recipe, tmp_path: Path, previous: str, balance: str) -> None:
+    recipe = tiny.replace(previous=previous, balance=balance, epochs=2, select="last")
     file = tmp_path / "tiny.toml"
     file.write_text(recipe.to_toml())
     pair = Pair("-m", "robustinfer", "train", str(file), "--out", str(tmp_path / "two"), "--device", "cpu")
