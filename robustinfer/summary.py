@@ -13,7 +13,7 @@ from .certificate_file import Entry, Header, read_certificates
 from .errors import CertificateError
 from .extras import require
 
-__all__ = ["CertifiedAccuracy", "Summary", "accuracy_interval", "merge", "summarize"]
+__all__ = ["CertifiedAccuracy", "ClassSummary", "Summary", "accuracy_interval", "merge", "summarize"]
 
 CONFIDENCE = 0.95
 RHO = 0.001  # probability with which the high-probability accuracy may fail
@@ -36,9 +36,26 @@ class CertifiedAccuracy:
 
 
 @dataclass(frozen=True)
+class ClassSummary:
+    """The images of one class: their average certified radius, and certified accuracy at the radii of the whole.
+
+    `name` is what the certificates call the class; its number, if none of them has its label. An interval is about one
+    class: of twenty such intervals one may miss.
+    """
+
+    label: int
+    name: str
+    images: int
+    acr: float
+    accuracies: tuple[CertifiedAccuracy, ...]
+
+
+@dataclass(frozen=True)
 class Summary:
     """A data set's certificates in figures. `acr` is the average certified radius, with wrong labels counted as 0.
 
+    `classes` has the same for each class that has images. `class_mean` is the mean over classes of certified accuracy
+    at the smallest radius: what `accuracies` would say if all classes had equally many images.
     `linf_mean` and `linf_median` are what the same certificates prove in l_inf norm, counted the same way: r / sqrt(d)
     for images of d values. They are None where older certificates do not say it.
     """
@@ -61,6 +78,8 @@ class Summary:
     data: str
     model: dict[str, str]
     accuracies: tuple[CertifiedAccuracy, ...]
+    class_mean: float
+    classes: tuple[ClassSummary, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The summary as a JSON object."""
@@ -92,6 +111,8 @@ def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float
     one = certificates[0]
     acr, acr_low, acr_high = _mean_interval(correct)
     linf = _linf(entries)
+    chosen = list(radii or _radii(correct))
+    classes = _classes(entries, chosen, one.alpha)
     return Summary(
         images=len(entries),
         missing=header.total - len(entries),
@@ -110,7 +131,27 @@ def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float
         procedure=one.procedure,
         data=header.data_name,
         model=header.model,
-        accuracies=tuple(_accuracy(entries, radius, one.alpha) for radius in radii or _radii(correct)),
+        accuracies=tuple(_accuracy(entries, radius, one.alpha) for radius in chosen),
+        class_mean=float(np.mean([found.accuracies[0].accuracy for found in classes])),
+        classes=classes,
+    )
+
+
+def _classes(entries: Sequence[Entry], radii: Sequence[float], alpha: float) -> tuple[ClassSummary, ...]:
+    labelled = (entry.certificate for entry in entries)
+    names = {found.label: found.class_name for found in labelled if found.label is not None and found.class_name}
+    members: dict[int, list[Entry]] = {}
+    for entry in entries:
+        members.setdefault(entry.truth, []).append(entry)
+    return tuple(
+        ClassSummary(
+            label=label,
+            name=names.get(label, str(label)),
+            images=len(own),
+            acr=float(np.mean([entry.correct_radius for entry in own])),
+            accuracies=tuple(_accuracy(own, radius, alpha) for radius in radii),
+        )
+        for label, own in sorted(members.items())
     )
 
 

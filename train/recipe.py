@@ -255,7 +255,7 @@ def _check_threat(recipe: Recipe) -> None:
         )
     if recipe.keeps_perturbations and recipe.balance == "sample":
         raise RecipeError(
-            'The setting attack = "kept" moves the perturbation of an image once per epoch, and balance = "sample" '
+            'The field attack = "kept" moves the perturbation of an image once per epoch, and balance = "sample" '
             'draws some images more often and some less: set balance = "loss", or attack = "pgd".'
         )
     shortest = min(recipe.stage_epochs(1), recipe.stage_epochs(recipe.stages))

@@ -10,7 +10,10 @@ import typer
 from .console import existing, note, print_json, print_text
 from .options import Json
 
-__all__ = ["command", "show"]
+__all__ = ["SHOWN", "command", "show"]
+
+SHOWN = 20
+"""Classes that are shown; of more, those with the lowest certified accuracy."""
 
 
 def command(
@@ -23,7 +26,7 @@ def command(
     plot: Annotated[Path | None, typer.Option(help="Plot file.", show_default="beside the first file")] = None,
     json: Json = False,
 ) -> None:
-    """Certified accuracy, average certified radius and abstentions of a data set.
+    """Certified accuracy, average certified radius and abstentions of a data set, and of each of its classes.
 
     [bold]robust summary certificates-*.jsonl[/bold]
     """
@@ -82,4 +85,34 @@ def _table(summary: Any) -> str:
             f"{row.radius:6.2f}   {100 * row.accuracy:14.1f} %     {100 * row.low:5.1f} % to {100 * row.high:5.1f} %   "
             f"{100 * row.high_probability:14.1f} %"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_class_lines(summary)])
+
+
+def _class_lines(summary: Any) -> list[str]:
+    """Certified accuracy per class, the lowest first; of many classes the lowest ones only."""
+    from ..smoothing.bounds import format_radius
+
+    if len(summary.classes) < 2:
+        return []
+    first, middle = 0, len(summary.accuracies) // 2
+    radii = [f"{summary.accuracies[place].radius:g}" for place in (first, middle)]
+    ordered = sorted(summary.classes, key=lambda found: (found.accuracies[first].accuracy, found.acr))
+    shown = ordered[:SHOWN]
+    width = max(5, *(len(found.name) for found in shown))
+    lines = [
+        "",
+        f"{'class':{width}}  images   at radius {radii[0]} (95 % interval)   at radius {radii[1]} (95 % interval)   "
+        "average radius",
+    ]
+    for found in shown:
+        parts = [
+            f"{100 * row.accuracy:5.1f} % ({100 * row.low:5.1f} % to {100 * row.high:5.1f} %)"
+            for row in (found.accuracies[first], found.accuracies[middle])
+        ]
+        lines.append(
+            f"{found.name:{width}}  {found.images:6d}   {parts[0]}     {parts[1]}     {format_radius(found.acr)}"
+        )
+    if len(ordered) > len(shown):
+        lines.append(f"... and {len(ordered) - len(shown)} classes with more; --json has them all")
+    lines.append(f"mean over the {len(ordered)} classes at radius {radii[0]}: {100 * summary.class_mean:.1f} %")
+    return lines

@@ -88,3 +88,32 @@ def test_plot_shows_the_curve(entries: list[Entry], tmp_path: Path) -> None:
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["one", "two"]
     plot_certified_accuracy({"one": entries}, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_of_each_class(entries: list[Entry]) -> None:
+    """Three images of class 0, two of them right; one image of class 1, which abstains."""
+    summary = summarize(HEADER, entries, radii=[0.0, 0.1])
+    zero, one = summary.classes
+    assert (zero.label, zero.images, one.label, one.images) == (0, 3, 1, 1)
+    assert (zero.name, one.name) == (entries[0].certificate.class_name, entries[2].certificate.class_name)
+    assert zero.acr == pytest.approx((entries[0].certificate.radius + entries[1].certificate.radius) / 3)
+    assert one.acr == 0
+    assert [found.accuracies[0].accuracy for found in summary.classes] == pytest.approx([2 / 3, 0])
+    for found, hits in ((zero, 2), (one, 0)):
+        expected = [np.nan_to_num(bound) for bound in proportion_confint(hits, found.images, 0.05, method="beta")]
+        assert [found.accuracies[0].low, found.accuracies[0].high] == pytest.approx(expected)
+    assert summary.class_mean == pytest.approx(1 / 3)
+    assert summary.to_json()["classes"][0]["accuracies"][1]["radius"] == 0.1
+    # Class numbers without a name: none of these certificates has that label.
+    assert summarize(HEADER, entries[3:]).classes[0].name == "1"
+
+
+def test_the_table_shows_the_lowest_classes_first_and_not_all_of_many(entries: list[Entry]) -> None:
+    text = _table(summarize(HEADER, entries, radii=[0.0]))
+    one, zero = (entries[index].certificate.class_name for index in (2, 0))
+    assert text.index(f"\n{one} ") < text.index(f"\n{zero} ")
+    assert "mean over the 2 classes at radius 0: 33.3 %" in text
+    many = [Entry(index, index, entries[0].certificate) for index in range(25)]
+    text = _table(summarize(dataclasses.replace(HEADER, total=25), many, radii=[0.0]))
+    assert "... and 5 classes with more; --json has them all" in text
+    assert "mean over" not in _table(summarize(HEADER, entries[:3], radii=[0.0]))  # one class: nothing to compare

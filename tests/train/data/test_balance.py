@@ -191,7 +191,7 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two classes that one noisy pixel tells apart, nineteen to one."""
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("skewed") / "skewed.npz"
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for split, count in (("train", 400), ("test", 400)):
         labels = (np.arange(count) % 20 == 0).astype(np.int64)
         images = np.clip(rng.normal(110 + 36 * labels[:, None, None], 30, (count, 4, 4)), 0, 255).astype(np.uint8)
