@@ -13,13 +13,11 @@
 
 What this promises, whoever else comes, and whatever they ask for:
 
-- Nobody starves. A ring's newcomers join at its end, so before a client's turn comes each of the m clients in the ring
-  takes at most one slice. These slices come from rule 3, which has at least a quarter of all places as long as the
-  client waits: its turn comes within 4 m SLICE samples of engine work, and that of one of its j jobs within j times
-  as many.
-- Clients are equal. While two clients both have work left, the places that rule 3 gives them differ by at most 2 SLICE:
-  a lap of the ring gives each of them one slice, cut or not by the end of a run, and two laps are never open at once.
-  The same holds for two jobs of a client.
+- Nobody starves. A ring's newcomers join at its end, so each of the m clients ahead of one that waits takes at most one
+  slice before that one's turn comes. Rule 3 has at least a quarter of all places as long as somebody waits, so the turn
+  comes after at most 4 m SLICE samples of engine work and one run; that of one of its j jobs after j such turns.
+- Clients are equal. While two clients wish for more than they get, the places that rule 3 gives them differ by at most
+  SLICE, since when whatever moment: a lap of the ring gives each of them one slice. So do two jobs of a client.
 - A short job overtakes. If no other short job is there, a wish of up to 3/4 TURN is fulfilled by the next run.
 - A deadline is kept: a run is cut to what fits into the time that any job has left, but not below `LEAST` samples, so
   that a clock of one client does not cost the others their speed. Its job takes its turns like any other.

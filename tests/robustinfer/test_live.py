@@ -8,14 +8,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from typing import Any
 
 import numpy as np
 import pytest
 
-from robustinfer import Predictor, Request
+from robustinfer import AnswerFuture, Card, CardMember, InputSpec, Predictor, Request, Snapshot
+from robustinfer.crew import Crew, Pace
 from robustinfer.errors import EngineError, SampleSizeError
+from robustinfer.jobs import Job
+from robustinfer.scheduler import Board
+from robustinfer.sharing import Fair
 
 IMAGES = np.random.default_rng(0).integers(90, 170, size=(12, 1, 2, 2), dtype=np.uint8)
 BRIGHT = np.full((1, 2, 2), 255, np.uint8)
@@ -186,6 +190,99 @@ def test_misuse_across_processes_is_refused_with_a_sentence(
         predictor.close()
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+def votes_predictor(function: Callable[[Any], Any]) -> Predictor:
+    """Three members that vote, whose scores are those of one function under other signs of the margin."""
+    members = tuple(CardMember("linear", beta, stage) for stage, beta in enumerate((1.0, 2.0, 0.5), start=1))
+    card = Card(classes=("a", "b"), input=InputSpec(1, 2, 2), sigma=0.25, kind="votes", members=members)
+
+    class Engine:
+        name, device, batch = "three functions", "cpu", 64
+
+        def scores(self, images: Any) -> Any:
+            scores = function(images)
+            return np.stack([scores, scores, scores[:, ::-1]], axis=1)
+
+    return Predictor(Engine(), card)
+
+
+@pytest.mark.parametrize("votes_file", [False, True])
+@pytest.mark.parametrize("settings", [{"radius": 0.27}, {"deadline": 86_400.0}], ids=["radius", "deadline"])
+def test_a_running_radius_is_that_of_the_certificate_that_would_come_out_now(
+    predictor_of: MakePredictor, half_space: Callable[..., Any], votes_file: bool, settings: Any
+) -> None:
+    """A job is moved on by hand; after each run another one is interrupted at the same sample."""
+    predictor = votes_predictor(half_space) if votes_file else predictor_of(half_space)
+    card = predictor.card
+    radii: list[float] = []
+    request = Request(image=np.full((1, 2, 2), 200, np.uint8), n=3000, seed=5, **settings)
+    future = AnswerFuture(Job(request.ask(card)), lambda job: pytest.fail("not asked for"), card.classes)
+    watched = Board(predictor.engine, Fair(), batch=64, pace=Pace(), crew=Crew(1))
+    watched.admit(future.job)
+    for runs in range(12):
+        seen, stop = future.snapshot(), threading.Event()
+        other = Job(request.ask(card), stop)
+        board = Board(predictor.engine, Fair(), batch=64, pace=Pace(), crew=Crew(1))
+        board.admit(other)
+        for _ in range(runs):
+            board.step()
+        stop.set()
+        assert board.step() == [other]
+        assert other.outcome is not None
+        assert (seen.label, seen.radius) == (other.outcome.label, other.outcome.radius)
+        assert seen.class_name == (None if seen.label is None else card.classes[seen.label])
+        assert seen.samples_used == other.drawn == watched.samples
+        assert sum(seen.counts) + seen.invalid == max(0, seen.samples_used - future.job.question.n0)
+        radii.append(seen.radius or 0.0)
+        watched.step()
+    assert radii == sorted(radii)
+    assert radii[0] == 0.0 < radii[-1]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"n0": 0}, {"tolerance": 0.05}, {"mode": "predict"}], ids=["fixed", "same", "tolerance", "predict"]
+)
+def test_no_radius_is_shown_where_it_would_not_be_proven(
+    predictor_of: MakePredictor, half_space: Callable[..., Any], settings: Any
+) -> None:
+    predictor = predictor_of(half_space, batch=32)
+
+    async def watch() -> tuple[list[Snapshot], Any]:
+        future = predictor.submit(Request(image=np.full((1, 2, 2), 129, np.uint8), n=20_000, seed=1, **settings))
+        seen = [snapshot async for snapshot in future.snapshots(interval=0.0)]
+        return [*seen, future.snapshot()], await future
+
+    seen, answer = asyncio.run(watch())
+    assert {(one.label, one.class_name, one.radius) for one in seen} == {(None, None, None)}
+    assert [one.samples_used for one in seen] == sorted({one.samples_used for one in seen})
+    assert (seen[-1].counts, seen[-1].samples_used) == (answer.counts, answer.samples_used)
+    assert seen[-1].to_json()["procedure"] == ("tolerance" if "tolerance" in settings else "fixed")
+
+
+@pytest.mark.slow
+def test_many_threads_with_cancellations_and_closing(
+    predictor_of: MakePredictor, half_space: Callable[..., Any]
+) -> None:
+    """What is not cancelled has the answer of a call, whichever threads ask for it at once."""
+    with predictor_of(half_space, batch=200) as predictor:
+        kinds: list[dict[str, Any]] = [{"n": 400}, {"n": 5000}, {"mode": "predict"}, {"radius": 0.05, "n": 2000}]
+        requests = [Request(image=IMAGES[k % 12], seed=k, **kinds[k % 4]) for k in range(60)]
+
+        def ask(thread: int) -> list[Any]:
+            futures = [predictor.submit(request, client=str(thread % 3)) for request in requests]
+            for future in futures[thread::7]:
+                future.cancel()
+            return [None if future.cancelled() else essence(future.result(300)) for future in futures]
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(ask, range(8)))
+        expected = [essence(answer) for answer in predictor.answer_many(requests)]
+        for own in answers:
+            assert [one for one in own if one is not None] == [
+                there for one, there in zip(own, expected, strict=True) if one is not None
+            ]
+    assert predictor.outstanding == 0
 
 
 SCRIPT = """
