@@ -21,6 +21,8 @@ from robustinfer.jobs import Job
 from robustinfer.scheduler import Board
 from robustinfer.sharing import Fair
 
+from ..waiting import PATIENCE
+
 IMAGES = np.random.default_rng(0).integers(90, 170, size=(12, 1, 2, 2), dtype=np.uint8)
 BRIGHT = np.full((1, 2, 2), 255, np.uint8)
 
@@ -59,7 +61,9 @@ def test_futures_have_the_answers_of_calls(predictor_of: MakePredictor, half_spa
         Request(image=IMAGES[3], n=4000, tolerance=0.05, seed=4),
     ]
     futures = [predictor.submit(request, client=f"client {place % 2}") for place, request in enumerate(requests)]
-    assert [essence(future.result(60)) for future in futures] == [essence(a) for a in predictor.answer_many(requests)]
+    assert [essence(future.result(PATIENCE)) for future in futures] == [
+        essence(a) for a in predictor.answer_many(requests)
+    ]
     assert all(future.done() and not future.cancel() for future in futures)
 
 
@@ -85,7 +89,7 @@ def test_the_thread_lives_while_there_is_work(predictor_of: MakePredictor, half_
     before = set(threading.enumerate())
     with predictor_of(half_space) as predictor:
         for _ in range(3):
-            assert predictor.submit(Request(image=BRIGHT, mode="predict", n=100)).result(60).label == 1
+            assert predictor.submit(Request(image=BRIGHT, mode="predict", n=100)).result(PATIENCE).label == 1
     live = [thread for thread in set(threading.enumerate()) - before if thread.name == "robustinfer-live"]
     assert live == []
     with pytest.raises(EngineError, match="closed"):
@@ -119,10 +123,10 @@ def test_cancellation_frees_the_places_from_the_next_run_on(predictor_of: MakePr
     fine = predictor.submit(Request(image=IMAGES[1], n=1000, n0=0, seed=3))
     assert long.cancel()
     gate.opened.set()
-    assert fine.result(60).samples_used == 1000
+    assert fine.result(PATIENCE).samples_used == 1000
     assert sum(predictor.engine.batches) == predictor.engine.batches[0] + 1000  # type: ignore[attr-defined]
     with pytest.raises(CancelledError):
-        long.result(60)
+        long.result(PATIENCE)
     assert long.cancelled()
 
 
@@ -148,7 +152,7 @@ def test_stop_gives_the_best_so_far(predictor_of: MakePredictor, half_space: Cal
     while future.snapshot().radius == 0.0:
         pass
     stop.set()
-    answer: Any = future.result(60)
+    answer: Any = future.result(PATIENCE)
     assert answer.stopped == "interrupted"
     assert answer.label == 1
 
@@ -166,10 +170,10 @@ def test_an_engine_that_fails_fails_the_guilty_job_only(
     predictor = predictor_of(scores, batch=256)
     futures = [predictor.submit(Request(image=x, n=3000, seed=9)) for x in (IMAGES[0], BRIGHT, IMAGES[1])]
     with pytest.raises(RuntimeError, match="out of memory"):
-        futures[1].result(60)
+        futures[1].result(PATIENCE)
     alone = predictor_of(half_space)
     for future, image in ((futures[0], IMAGES[0]), (futures[2], IMAGES[1])):
-        assert essence(future.result(60)) == essence(alone.certify(image, n=3000, seed=9))
+        assert essence(future.result(PATIENCE)) == essence(alone.certify(image, n=3000, seed=9))
 
 
 def test_misuse_across_processes_is_refused_with_a_sentence(
@@ -267,13 +271,13 @@ def test_many_threads_with_cancellations_and_closing(
     """What is not cancelled has the answer of a call, whichever threads ask for it at once."""
     with predictor_of(half_space, batch=200) as predictor:
         kinds: list[dict[str, Any]] = [{"n": 400}, {"n": 5000}, {"mode": "predict"}, {"radius": 0.05, "n": 2000}]
-        requests = [Request(image=IMAGES[k % 12], seed=k, **kinds[k % 4]) for k in range(60)]
+        requests = [Request(image=IMAGES[k % 12], seed=k, **kinds[k % 4]) for k in range(PATIENCE)]
 
         def ask(thread: int) -> list[Any]:
             futures = [predictor.submit(request, client=str(thread % 3)) for request in requests]
             for future in futures[thread::7]:
                 future.cancel()
-            return [None if future.cancelled() else essence(future.result(300)) for future in futures]
+            return [None if future.cancelled() else essence(future.result(PATIENCE)) for future in futures]
 
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(ask, range(8)))
