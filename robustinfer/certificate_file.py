@@ -89,7 +89,7 @@ class Header:
             ("the seed", self.seed, other.seed),
         ]
         found = [f"{name} is {there} there and {here} here" for name, there, here in values if there != here]
-        return "; ".join(found) or "the images or their labels are other ones"
+        return "; ".join(found) or "the images or their labels differ"
 
     @property
     def numbers(self) -> Sequence[int]:

@@ -27,7 +27,7 @@ RobustinferError
 │   └── MissingDataError      a data set that is not where it was said to be (a misuse: exit code 2)
 ├── RecipeError               an unknown key, a wrong type or an impossible value in a recipe
 ├── RunError                  a run folder that is missing, incomplete, damaged or of another recipe
-├── TrainingError             a training that cannot go on
+├── TrainingError             a training that cannot continue
 │   └── StoppedError          a training that was asked to stop, and kept what it had
 ├── ExportError               an export that failed, or was not accepted
 ├── ServeError                a server that did not start, or stopped
@@ -196,7 +196,7 @@ class RunError(RobustinferError):
 
 
 class TrainingError(RobustinferError):
-    """A training cannot go on."""
+    """A training cannot continue."""
 
 
 class StoppedError(TrainingError):

@@ -22,7 +22,7 @@ def untrained_noise(card: Card, sigma: float) -> str | None:
     if card.sigma is not None and card.noise_trained:  # a request for another sigma is refused
         return None
     return (
-        f"The model {card.name!r} was not trained with noise: under sigma {sigma:g} its labels may be other ones, or "
+        f"The model {card.name!r} was not trained with noise: under sigma {sigma:g} it may give other labels, or "
         "none. Certificates hold nevertheless, for the labels that it gives under noise."
     )
 

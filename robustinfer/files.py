@@ -5,10 +5,22 @@ import hashlib
 import os
 import re
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-__all__ = ["leftovers", "replacing", "sha256", "write_bytes", "write_text"]
+__all__ = ["leftovers", "read_toml", "replacing", "sha256", "write_bytes", "write_text"]
+
+
+def read_toml(path: Path, *, what: str, error: type[Exception]) -> dict[str, Any]:
+    """The document in a TOML file; one that cannot be read is refused by `error`, which says `what` it is."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise error(f"{what} {path} cannot be read: {problem.strerror}.") from problem
+    except ValueError as problem:  # as is text that is not UTF-8
+        raise error(f"{what} {path} is not a TOML document: {problem}.") from problem
 
 
 @contextlib.contextmanager

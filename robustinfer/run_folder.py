@@ -16,13 +16,13 @@ makes networks of the parameters, is `robust.train.runs.run`.
 import json
 import os
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .card import InputSpec
 from .errors import RunError
+from .files import read_toml
 
 __all__ = ["RunFolder", "Stage"]
 
@@ -72,8 +72,8 @@ class RunFolder:
         file = folder / "recipe.toml"
         if not file.is_file():
             raise RunError(f"{folder} is not a run folder: it has no recipe.toml; train one with `robust train`.")
+        recipe = read_toml(file, what="The recipe", error=RunError)
         try:
-            recipe = tomllib.loads(file.read_text(encoding="utf-8"))
             provenance = recipe.pop("provenance")
             channels, height, width = provenance["input"]["shape"]
             spec = InputSpec(channels, height, width, resize=provenance["input"]["resize"])

@@ -13,7 +13,7 @@ from .certificate_file import Entry, Header, read_certificates
 from .errors import CertificateError
 from .extras import require
 
-__all__ = ["CertifiedAccuracy", "ClassSummary", "Summary", "accuracy_interval", "merge", "summarize"]
+__all__ = ["CertifiedAccuracy", "ClassSummary", "Summary", "accuracy_interval", "merge", "percent", "summarize"]
 
 CONFIDENCE = 0.95
 RHO = 0.001  # probability with which the high-probability accuracy may fail
@@ -160,6 +160,12 @@ def _linf(entries: Sequence[Entry]) -> list[float] | None:
     radii = [entry.certificate.radius_linf if entry.correct else 0.0 for entry in entries]
     known = [radius for radius in radii if radius is not None]
     return known if len(known) == len(radii) else None
+
+
+def percent(rate: float, *, failure: bool = False) -> str:
+    """A rate in per cent with one digit, a success rounded down and a failure up: no figure looks better than it is."""
+    tenths = math.ceil(1000 * rate - 1e-9) if failure else math.floor(1000 * rate + 1e-9)
+    return f"{tenths / 10:.1f} %"
 
 
 def accuracy_interval(hits: Any, count: int) -> tuple[Any, Any]:

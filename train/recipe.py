@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import tomli_w
 
 from robustinfer.card import Threat
 from robustinfer.errors import RecipeError
+from robustinfer.files import read_toml
 
 from .recipe_fields import choice, flag, number, parse, text, validate
 
@@ -201,10 +201,7 @@ class Recipe:
             raise RecipeError(
                 f"A recipe is a .toml file or one of {', '.join(builtin_recipes())}; there is no {str(recipe)!r}."
             )
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RecipeError(f"The recipe {path} is not a valid TOML file: {error}.") from error
+        document = read_toml(path, what="The recipe", error=RecipeError)
         document.pop("provenance", None)  # the recipe.toml of a run is a recipe, too
         base = document.pop("extends", None)
         if base is not None and not isinstance(base, str):

@@ -1,12 +1,15 @@
 """Sections of the scripts that check claims about speed and cost: every claim and every table their records hold."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.lib.tables import markdown
+from robustinfer.smoothing.bounds import format_radius
 
 __all__ = ["claims_section"]
 
+_RENAMED = {"weights": "betas"}  # as they were called when the record was written
 _RAW = {"timings", "raw", "recipes", "environment", "arguments", "targets", "found", "met"}
 
 
@@ -45,10 +48,10 @@ def _targets(document: Mapping[str, Any]) -> Iterator[list[str]]:
 def _tables(value: Any, place: str) -> Iterator[tuple[str, str]]:
     """Lists of like records, and dictionaries of like records, as tables."""
     if isinstance(value, list) and value and _alike(value) and "claim" not in value[0]:
-        yield place, markdown(_header(value[0]), [[_cell(cell) for cell in row.values()] for row in value])
+        yield place, markdown(_header(value[0]), [_cells(row) for row in value])
     elif isinstance(value, dict) and len(value) > 1 and _alike(list(value.values())):
         first = next(iter(value.values()))
-        lines = [[key, *(_cell(cell) for cell in row.values())] for key, row in value.items()]
+        lines = [[key, *_cells(row)] for key, row in value.items()]
         yield place, markdown(["", *_header(first)], lines)
     elif isinstance(value, dict):
         for key, inner in value.items():
@@ -65,14 +68,24 @@ def _alike(rows: list[Any]) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool)
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def _header(row: Mapping[str, Any]) -> list[str]:
-    return [key.replace("_", " ") for key in row]
+    return [_RENAMED.get(key, key.replace("_", " ")) for key in row]
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [_radius(cell) if re.search(r"\b(radius|acr)\b", key) else _cell(cell) for key, cell in row.items()]
+
+
+def _radius(value: Any) -> str:
+    """A radius, rounded down where its digits would round it up."""
+    shown = _cell(value)
+    return format_radius(value, 4) if isinstance(value, float) and float(shown) > value else shown
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value)
+    return "" if value is None else str(value)

@@ -34,7 +34,7 @@ class Mixer(nn.Module):
 
 
 def build(spec: InputSpec, classes: int) -> nn.Module:
-    """Called once a member, with torch's random state set from the recipe's seed."""
+    """Called once per member, with torch's random state set from the recipe's seed."""
     return Mixer(spec, classes)
 
 

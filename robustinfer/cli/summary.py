@@ -64,15 +64,16 @@ def _beside(paths: Sequence[Path]) -> Path:
 
 
 def _table(summary: Any) -> str:
-    """The summary as text. Accuracies and radii are rounded down."""
+    """The summary as text. Accuracies and radii are rounded down, failures up; the radii of the table are exact."""
     from ..smoothing.bounds import format_radius
+    from ..summary import percent
 
     acr, low, high = map(format_radius, (summary.acr, summary.acr_low, summary.acr_high))
     lines = [
         f"{summary.images} images of {summary.data}, sigma {summary.sigma:g}, alpha {summary.alpha:g}, "
         f"{summary.bound} bound, {summary.samples:.0f} samples per image",
         f"average certified radius {acr} (95 %: {low} to {high}), "
-        f"abstained {summary.abstained:.1%}, wrong label {summary.wrong:.1%}",
+        f"abstained {percent(summary.abstained, failure=True)}, wrong label {percent(summary.wrong, failure=True)}",
     ]
     if summary.linf_mean is not None:
         mean, median = (format_radius(radius, 4) for radius in (summary.linf_mean, summary.linf_median))
@@ -81,10 +82,9 @@ def _table(summary: Any) -> str:
         lines.append(f"{summary.missing} images of the data set are not certified yet")
     lines += ["", "radius   certified accuracy   95 % interval        with high probability"]
     for row in summary.accuracies:
-        lines.append(
-            f"{row.radius:6.2f}   {100 * row.accuracy:14.1f} %     {100 * row.low:5.1f} % to {100 * row.high:5.1f} %   "
-            f"{100 * row.high_probability:14.1f} %"
-        )
+        interval = f"{percent(row.low):>7} to {percent(row.high, failure=True):>7}"
+        high_probability = percent(row.high_probability)
+        lines.append(f"{row.radius:6g}   {percent(row.accuracy):>16}     {interval}   {high_probability:>16}")
     return "\n".join([*lines, *_class_lines(summary)])
 
 

@@ -4,7 +4,6 @@ Every colour of a figure is a variable of the page's style sheet, so that it can
 """
 
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from ..extras import require
 from ..plot import certified_accuracy_figure
 from .material import RunFacts
 
-__all__ = ["accuracy_by_stage", "certified_accuracy", "percent", "time_by_stage"]
+__all__ = ["accuracy_by_stage", "certified_accuracy", "time_by_stage"]
 
 _BLUE, _ORANGE, _GREY = "#0b6e99", "#d9730d", "#767676"
 _INK, _GRID = "#1d2329", "#b0b0b0"
@@ -46,12 +45,6 @@ _STYLE = {
     "svg.fonttype": "path",  # a page that is opened elsewhere must not depend on the fonts there
     "svg.hashsalt": "robustinfer",  # equal figures are equal bytes
 }
-
-
-def percent(rate: float, *, failure: bool = False) -> str:
-    """A rate in per cent with one digit, a success rounded down and a failure up: no figure looks better than it is."""
-    tenths = math.ceil(1000 * rate - 1e-9) if failure else math.floor(1000 * rate + 1e-9)
-    return f"{tenths / 10:.1f} %"
 
 
 def certified_accuracy(curves: Mapping[str, Sequence[Entry]]) -> str:

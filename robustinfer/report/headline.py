@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..smoothing.bounds import format_radius
-from ..summary import Summary
-from .figures import percent
+from ..summary import Summary, percent
 from .material import Material
 
 __all__ = ["Box", "Headline", "attack_words", "headline"]

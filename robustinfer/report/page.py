@@ -13,7 +13,8 @@ from ..errors import ArgumentError
 from ..extras import require
 from ..files import sha256, write_text
 from ..smoothing.bounds import format_radius
-from .figures import accuracy_by_stage, certified_accuracy, percent, time_by_stage
+from ..summary import percent
+from .figures import accuracy_by_stage, certified_accuracy, time_by_stage
 from .gallery import attacked_tiles, certified_tiles
 from .headline import attack_words, headline
 from .material import CertificateSet, Material, RunFacts
@@ -120,7 +121,7 @@ def _accuracy_rows(material: Material) -> Iterator[list[str]]:
     tables = [{row.radius: row for row in found.summary.accuracies} for found in material.sets]
     for radius in sorted({radius for table in tables for radius in table}):
         yield [
-            f"{radius:.2f}",
+            f"{radius:g}",
             *(percent(table[radius].accuracy) if radius in table else percent(0.0) for table in tables),
         ]
     summaries = [found.summary for found in material.sets]

@@ -22,7 +22,7 @@ __all__ = ["TorchServeHandler"]
 
 
 class TorchServeHandler:
-    """What TorchServe calls: `initialize` once a worker, `handle` for requests that arrived together."""
+    """What TorchServe calls: `initialize` once per worker, `handle` for requests that arrived together."""
 
     def initialize(self, context: Any) -> None:
         """Load the model on this worker's device, check its digest, and make one prediction."""

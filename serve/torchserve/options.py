@@ -5,7 +5,6 @@ import math
 import os
 import re
 import socket
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from robustinfer.card import Card
 from robustinfer.errors import ArgumentError
+from robustinfer.files import read_toml
 from robustinfer.settings import SETTINGS
 
 from ..service.limits import Limits
@@ -176,12 +176,7 @@ def _body_size(card: Card) -> int:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ArgumentError(f"The configuration {path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"The configuration {path} is not a TOML document: {error}.") from error
+    document = read_toml(path, what="The configuration", error=ArgumentError)
     hints = get_type_hints(ServeOptions)
     values = {}
     for key, value in document.items():

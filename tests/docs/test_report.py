@@ -16,8 +16,8 @@ from PIL import Image
 
 from robustinfer.errors import ArgumentError, DataError, MissingExtraError
 from robustinfer.report import read_sources, render
-from robustinfer.report.figures import percent
 from robustinfer.smoothing.bounds import format_radius
+from robustinfer.summary import percent
 
 from .conftest import Quickstart, robust
 

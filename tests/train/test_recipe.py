@@ -75,7 +75,7 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
         Recipe.load("digits-l3")
     file = tmp_path / "broken.toml"
     file.write_text("stages = = 3")
-    with pytest.raises(RecipeError, match="not a valid TOML file"):
+    with pytest.raises(RecipeError, match="is not a TOML document"):
         Recipe.load(file)
 
 

@@ -30,7 +30,9 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from robustinfer.errors import RunError, TrainingError
+from robustinfer.smoothing.bounds import format_radius
 
+THEORY = Path(__file__).parents[3] / "docs" / "theory.md"
 DELTA = 0.06
 CLASSES = 3
 
@@ -136,6 +138,28 @@ def test_margins_come_within_epsilon_of_gamma(problem: Problem, epsilon: float) 
     assert gamma - epsilon <= worst <= gamma + 1e-9
     assert worst >= sum(boosted.edges) / rounds - math.sqrt(2 * math.log(rows) / rounds) - 1e-12
     assert torch.allclose(boosted.betas, torch.full((rounds,), 1 / rounds).double())
+
+
+def test_the_table_of_the_documentation(problem: Problem) -> None:
+    """docs/theory.md: the first round after which every vote is right, and the smallest margin at the end."""
+    gamma, rows = problem.value(), int(problem.support.sum())
+    rounds = rounds_for_perfection(rows, gamma - 1e-9)
+    perfect, margins = [], []
+    for rule, rate in (("adaptive", None), ("fixed", fixed_rate(rows, rounds))):
+        played = (problem.play(number, rate=rate) for number in range(1, rounds + 1))
+        first = next(number for number, boosted in enumerate(played, 1) if problem.robust_by_search(boosted))
+        perfect.append(f"{first} ({rule})")
+        margin = problem.play(rounds, rate=rate).worst_margin(problem.support)
+        margins.append(f"{format_radius(margin)} ({rule})")
+    cells = [
+        "pairs" if problem.pairs else "examples",
+        str(rows),
+        f"{gamma:.3f}",
+        ", ".join(perfect),
+        str(rounds),
+        ", ".join(margins),
+    ]
+    assert f"\n| {' | '.join(cells)} |\n" in THEORY.read_text()
 
 
 def test_fewer_rounds_may_not_be_enough(problem: Problem) -> None:

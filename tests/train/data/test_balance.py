@@ -133,7 +133,7 @@ def test_minimax_boosting_descends_its_own_distribution_however_images_are_drawn
     """sum_i q_i density_i l_i = E_D[l], where q_i is how likely a draw is image i."""
     data, recipe = imbalanced(), plain(balance)
     shape = (100, 3) if pairs else (100,)
-    distribution = torch.rand(shape, dtype=torch.float64)
+    distribution = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     distribution /= distribution.sum()
     weights = image_weights(data.labels, 3, balance)
     assert weights is not None

@@ -78,7 +78,7 @@ def test_frozen_members_are_unchanged_by_later_stages(trained: Run, tmp_path: Pa
     [
         ("recipe.toml", None, "is not a run folder"),
         ("recipe.toml", "stages = 3", "is damaged"),
-        ("recipe.toml", "stages = = 3", "is damaged"),
+        ("recipe.toml", "stages = = 3", "is not a TOML document"),
         ("stage-02.json", None, r"holds stages \[1, 3\]; expected 1, 2, ... without a gap"),
         ("stage-02.json", "{", "cannot be read"),
         ("stage-02.json", "[]", "holds a JSON object"),
