@@ -1,16 +1,18 @@
 """Fusion: normalisation, all members and their betas become one module from pixels to ensemble scores.
 
 What changes is arithmetic only, never the function: batch normalisation is folded into the convolution before it,
-beta_t into the last layer of member t, and a normalisation that all members share is done once. Whatever cannot be
-folded, in an architecture of the user's own, stays as it is: layers that do more than torch's are not touched, and each
-fold is tried on a trial. Acceptance compares the result with the ensemble it came from.
+beta_t into the last layer of member t, and a normalisation or a trunk that all members share is computed once. Whatever
+cannot be folded, in an architecture of the user's own, stays as it is: layers that do more than torch's are not
+touched, and each fold is tried on a trial. Acceptance compares the result with the ensemble it came from.
 """
 
 import copy
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol, TypeGuard, cast
 
 import torch
+from robust.train.members.trunk import shared_trunk
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
@@ -35,22 +37,23 @@ class EnsembleLike(Protocol):
 class Fused(nn.Module):
     """The whole ensemble as one module; `weights` holds the betas that could not be folded, 1 for all others.
 
-    With `apart` the members' scores are not added up but given side by side, (batch, members, classes).
+    `front` is what all members share: their normalisation, and their trunk if they have one. With `apart` the members'
+    scores are not added up but given side by side, (batch, members, classes).
     """
 
     def __init__(
-        self, members: Sequence[nn.Module], weights: Sequence[float], normalise: nn.Module, *, apart: bool = False
+        self, members: Sequence[nn.Module], weights: Sequence[float], front: nn.Module, *, apart: bool = False
     ) -> None:
         super().__init__()
         self.apart = apart
-        self.normalise = normalise
+        self.front = front
         self.members = nn.ModuleList(members)
         self.weights = tuple(weights)
 
     def forward(self, image: Tensor) -> Tensor:
-        pixels = self.normalise(image)
+        shared = self.front(image)
         terms = [
-            member(pixels) if weight == 1.0 else weight * member(pixels)
+            member(shared) if weight == 1.0 else weight * member(shared)
             for member, weight in zip(self.members, self.weights, strict=True)
         ]
         if self.apart:
@@ -85,11 +88,12 @@ def fuse(ensemble: EnsembleLike, spec: InputSpec, *, apart: bool = False) -> Fus
     if apart:
         betas = [1.0] * len(members)
     members = [copy.deepcopy(member).to(device="cpu", dtype=torch.float32).requires_grad_(False) for member in members]
-    normalise, members = _share_normalisation(members)
-    trial = normalise(torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape))
+    images = torch.linspace(0.0, 1.0, 2 * spec.size).reshape(2, *spec.shape)
+    front, members = _share_trunk(members, images) or _share_normalisation(members)
+    trial = front(images)
     folded = [_fold_beta(member, beta, trial) for member, beta in zip(members, betas, strict=True)]
     networks, weights = [_fold_batch_norm(member, trial) for member, _ in folded], [weight for _, weight in folded]
-    return Fused(networks, weights, normalise, apart=apart).eval()
+    return Fused(networks, weights, front, apart=apart).eval()
 
 
 def _check(members: Sequence[nn.Module], betas: Sequence[float]) -> None:
@@ -110,6 +114,23 @@ def _check(members: Sequence[nn.Module], betas: Sequence[float]) -> None:
         weights = list(member.parameters()) + [buffer for buffer in member.buffers() if buffer.is_floating_point()]
         if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
             raise ExportError(f"Member {number} has weights that are not finite: the training went wrong there.")
+
+
+def _share_trunk(members: list[nn.Module], images: Tensor) -> tuple[nn.Module, list[nn.Module]] | None:
+    """Pass the trunk once for all members, where all have the same; what is left of each is its head."""
+    trunks = shared_trunk(members)
+    if trunks is None:
+        return None
+    first = trunks[0].member
+    front = nn.Sequential(_Normalise(first.mean, first.std), *trunks[0].layers).eval()
+    heads = [_named(trunk.head) for trunk in trunks]
+    return _fold_batch_norm(front, images), heads
+
+
+def _named(parts: Sequence[nn.Module]) -> nn.Module:
+    """A chain whose last layer is called `head`, as that of a network is."""
+    names = [*(f"part{number}" for number in range(len(parts) - 1)), "head"]
+    return nn.Sequential(OrderedDict(zip(names, parts, strict=True))).eval()
 
 
 def _share_normalisation(members: list[nn.Module]) -> tuple[nn.Module, list[nn.Module]]:
@@ -187,15 +208,14 @@ def _folded(member: nn.Module) -> nn.Module:
         pair = _foldable(node, modules)
         if pair is None:
             continue
-        layer, normalisation = pair
-        before = cast(fx.Node, node.args[0])
+        place, layer, normalisation = pair
         if isinstance(layer, nn.Linear):
             fused: nn.Module = fuse_linear_bn_eval(layer, cast(nn.BatchNorm1d, normalisation))
         else:
             fused = fuse_conv_bn_eval(layer, normalisation)
-        traced.set_submodule(cast(str, before.target), fused)
-        modules[cast(str, before.target)] = fused
-        node.replace_all_uses_with(before)
+        traced.set_submodule(place, fused)
+        modules[place] = fused
+        node.replace_all_uses_with(cast(fx.Node, node.args[0]))
         traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
     traced.recompile()
@@ -204,13 +224,15 @@ def _folded(member: nn.Module) -> nn.Module:
 
 def _foldable(
     node: fx.Node, modules: dict[str, nn.Module]
-) -> tuple[nn.Conv2d | nn.Linear, nn.BatchNorm2d | nn.BatchNorm1d] | None:
-    """The layer and the batch normalisation at `node`, if the two can become one."""
+) -> tuple[str, nn.Conv2d | nn.Linear, nn.BatchNorm2d | nn.BatchNorm1d] | None:
+    """The name of the layer, the layer and the batch normalisation at `node`, if the two can become one."""
     normalisation = modules.get(str(node.target)) if node.op == "call_module" else None
     if not isinstance(normalisation, nn.BatchNorm1d | nn.BatchNorm2d) or normalisation.running_mean is None:
         return None
     before = node.args[0]
-    if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) != 1:
+    if _only_feeds_the_next(before) and _passes(modules.get(str(before.target)), normalisation):
+        before = before.args[0]
+    if not _only_feeds_the_next(before):
         return None
     layer = modules.get(str(before.target))
     calls = sum(other.op == "call_module" and other.target == before.target for other in node.graph.nodes)
@@ -218,7 +240,18 @@ def _foldable(
         return None
     if isinstance(layer, nn.Linear) != isinstance(normalisation, nn.BatchNorm1d):
         return None
-    return (layer, normalisation) if _plain(layer) and _plain(normalisation) else None
+    return (str(before.target), layer, normalisation) if _plain(layer) and _plain(normalisation) else None
+
+
+def _only_feeds_the_next(node: object) -> TypeGuard[fx.Node]:
+    """Whether this is a module whose result one other node reads."""
+    return isinstance(node, fx.Node) and node.op == "call_module" and len(node.users) == 1
+
+
+def _passes(layer: nn.Module | None, normalisation: nn.BatchNorm1d | nn.BatchNorm2d) -> bool:
+    """Whether normalisation behind this layer is the same as before it: a maximum commutes with what only increases."""
+    increasing = normalisation.weight is not None and bool((normalisation.weight > 0).all())
+    return type(layer) is nn.MaxPool2d and not layer.return_indices and increasing
 
 
 def _plain(layer: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
     recipe.toml              resolved fields; [provenance]: versions, commit, data digest, classes, input
     start.safetensors        what members start from instead of random parameters, if the run was trained with --from
-    stage-NN.safetensors     the parameters of the member of stage NN
+    stage-NN.safetensors     the parameters of the member of stage NN; with share = "trunk", from 02 on of its head
     stage-NN.json            its beta, all betas after the stage, seconds, measurements, warnings
     resume.safetensors/json  where an interrupted stage resumes (the JSON is a copy for people)
     losses-NN.safetensors    minimax runs only: the robust losses of member NN, which the next distribution comes from

@@ -50,6 +50,10 @@ class Recipe:
     )
     width: float = number(1.0, "factor on the number of channels of a built-in architecture", above=True, high=64)
     warm_start: bool = flag(True, "start each member from the parameters of the one before")
+    share: str = choice(
+        "none", ("none", "trunk"), "what later members take from the first: nothing, or its trunk, to train a head only"
+    )
+    split: int = number(2, "with share: stages of the network that the trunk has, behind its stem")
 
     # The threat
     norm: str = choice("linf", ("linf", "l2"), "norm of the threat")
@@ -122,6 +126,11 @@ class Recipe:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, validate(field, getattr(self, field.name)))
         _check_threat(self)
+
+    @property
+    def shares_trunk(self) -> bool:
+        """Whether members after the first have its trunk, frozen."""
+        return self.share == "trunk"
 
     @property
     def smoothed(self) -> bool:

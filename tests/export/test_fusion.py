@@ -36,6 +36,17 @@ def test_every_architecture_folds_completely(architecture: str) -> None:
     assert largest_difference(ensemble, card.input) < 1e-5
 
 
+def test_normalisation_that_turns_a_maximum_round_stays_behind_the_pool() -> None:
+    """max(s x) is s max(x) for a positive s only: with a negative one the file keeps both as they are."""
+    ensemble, card = make_ensemble("fast", shape=(3, 33, 35), width=0.25)
+    turned = next(module for module in ensemble.modules() if isinstance(module, nn.BatchNorm2d))
+    with torch.no_grad():
+        turned.weight[0] *= -1
+    fused = fuse(ensemble, card.input)
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in fused.modules()) == 1
+    assert largest_difference(ensemble, card.input) < 1e-5
+
+
 @given(
     st.sampled_from(["cnn", "resnet12"]),
     st.integers(1, 4),

@@ -118,10 +118,12 @@ class Booster(ABC):
         )
 
     def _first_member(self, number: int, *, fresh: bool) -> Member:
-        if not fresh:
-            return self.run.member(number - 1)
-        mean, std = self.data.moments()
-        return self.run.first_member(seed=derive_seed(self.recipe.seed, number), mean=mean, std=std)
+        if fresh:
+            mean, std = self.data.moments()
+            member = self.run.first_member(seed=derive_seed(self.recipe.seed, number), mean=mean, std=std)
+        else:
+            member = self.run.member(number - 1)
+        return self.run.grafted(member) if self.recipe.shares_trunk and number > 1 else member
 
     def _finish(self, trainer: StageTrainer) -> None:
         """f^(t) = f^(t-1) + beta_t f_wt: settle the betas, measure, warn, write the stage."""

@@ -15,6 +15,7 @@ from robustinfer.errors import RecipeError
 from .cnn import LeNet, SmallCNN
 from .fast import FastCNN
 from .resnet import CifarResNet, ImageNetResNet
+from .trunk import Trunk
 
 __all__ = ["Member", "architectures", "build_member"]
 
@@ -24,6 +25,8 @@ class Member(nn.Module):
 
     mean: Tensor
     std: Tensor
+    trunk: Trunk | None = None
+    """The part of the network that other members have as well; None for a member that shares nothing."""
 
     def __init__(self, network: nn.Module, *, mean: Tensor, std: Tensor) -> None:
         super().__init__()
@@ -34,6 +37,14 @@ class Member(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         scores: Tensor = self.network((image - self.mean) / self.std)
         return scores
+
+    def train(self, mode: bool = True) -> "Member":
+        """Training mode, but for a trunk that is not trained."""
+        super().train(mode)
+        if self.trunk is not None and self.trunk.frozen:
+            for layer in self.trunk.layers:
+                layer.eval()
+        return self
 
     @property
     def head(self) -> nn.Linear | None:

@@ -1,5 +1,7 @@
 """Small convolutional networks for images of 8x8 to 32x32 pixels."""
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +44,17 @@ class SmallCNN(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         scores: Tensor = self.head(self.features(image))
         return scores
+
+    def parts(self) -> list[nn.Module]:
+        """The network as a chain: two convolutions, the linear layer behind them, the head."""
+        return [*_layers(self.features), self.head]
+
+
+def _layers(features: nn.Sequential) -> list[nn.Module]:
+    """Each convolution or linear layer with what follows it; images are flattened before the linear layer."""
+    starts = [0, *(index for index, layer in enumerate(features) if index and isinstance(layer, nn.Conv2d))]
+    starts += [index for index, layer in enumerate(features) if isinstance(layer, nn.Flatten)]
+    return [features[start:end] for start, end in itertools.pairwise([*starts, len(features)])]
 
 
 class _Flatten(nn.Flatten):
@@ -92,3 +105,7 @@ class LeNet(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         scores: Tensor = self.head(self.features(image))
         return scores
+
+    def parts(self) -> list[nn.Module]:
+        """The network as a chain: two convolutions, the linear layer behind them, the head."""
+        return [*_layers(self.features), self.head]

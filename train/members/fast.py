@@ -28,6 +28,10 @@ class FastCNN(nn.Module):
         scores: Tensor = self.head(self.pool(self.groups(self.stem(image))))
         return scores
 
+    def parts(self) -> list[nn.Module]:
+        """The network as a chain: stem, groups, pool, head."""
+        return [self.stem, *self.groups, self.pool, self.head]
+
 
 class _Group(nn.Module):
     """Two convolutions with batch normalisation; a pool behind the first halves the side before the dear second."""

@@ -1,5 +1,7 @@
 """Residual networks (He et al. 2016) in the two usual forms: three stages for small images, four for ImageNet."""
 
+import itertools
+
 from torch import Tensor, nn
 
 __all__ = ["CifarResNet", "ImageNetResNet"]
@@ -63,6 +65,25 @@ def _spread(blocks: int, stages: int) -> list[int]:
     return [blocks // stages + (stage < blocks % stages) for stage in range(stages)]
 
 
+class _ResNet(nn.Module):
+    """A stem, residual stages one after the other in `stages`, a pool and a linear layer; `counts` blocks per stage."""
+
+    stem: nn.Module
+    stages: nn.Sequential
+    pool: nn.Module
+    head: nn.Linear
+    counts: list[int]
+
+    def forward(self, image: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.pool(self.stages(self.stem(image))))
+        return scores
+
+    def parts(self) -> list[nn.Module]:
+        """The network as a chain: stem, stages, pool, head."""
+        ends = [0, *itertools.accumulate(self.counts)]
+        return [self.stem, *(self.stages[a:b] for a, b in itertools.pairwise(ends)), self.pool, self.head]
+
+
 def _stages(
     block: type[_Block] | type[_Bottleneck], before: int, channels: list[int], counts: list[int]
 ) -> tuple[nn.Sequential, int]:
@@ -75,7 +96,7 @@ def _stages(
     return nn.Sequential(*layers), before
 
 
-class CifarResNet(nn.Module):
+class CifarResNet(_ResNet):
     """Three stages of 16, 32 and 64 channels; depth = 2 * blocks + 2. Depths 12 and 18 spread their blocks evenly."""
 
     def __init__(self, depth: int, *, channels: int, classes: int, width: float = 1.0) -> None:
@@ -84,16 +105,13 @@ class CifarResNet(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(channels, sizes[0], 3, padding=1, bias=False), nn.BatchNorm2d(sizes[0]), nn.ReLU()
         )
-        self.stages, features = _stages(_Block, sizes[0], sizes, _spread((depth - 2) // 2, 3))
+        self.counts = _spread((depth - 2) // 2, 3)
+        self.stages, features = _stages(_Block, sizes[0], sizes, self.counts)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(features, classes)
 
-    def forward(self, image: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.pool(self.stages(self.stem(image))))
-        return scores
 
-
-class ImageNetResNet(nn.Module):
+class ImageNetResNet(_ResNet):
     """A 7x7 stem, a pool and four stages of 64 to 512 channels.
 
     Depth 18, 20 and 32 are basic blocks (depth = 2 * blocks + 2), depth 50 is bottlenecks (3, 4, 6, 3).
@@ -109,11 +127,7 @@ class ImageNetResNet(nn.Module):
             nn.MaxPool2d(3, stride=2, padding=1),
         )
         block: type[_Block] | type[_Bottleneck] = _Bottleneck if depth == 50 else _Block
-        counts = [3, 4, 6, 3] if depth == 50 else _spread((depth - 2) // 2, 4)
-        self.stages, features = _stages(block, sizes[0], sizes, counts)
+        self.counts = [3, 4, 6, 3] if depth == 50 else _spread((depth - 2) // 2, 4)
+        self.stages, features = _stages(block, sizes[0], sizes, self.counts)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(features, classes)
-
-    def forward(self, image: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.pool(self.stages(self.stem(image))))
-        return scores

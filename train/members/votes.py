@@ -20,24 +20,18 @@ class VoteEnsemble(Ensemble):
     the member's own cross-entropy.
     """
 
-    def forward(self, image: Tensor) -> Tensor:
-        total = self._ballot(0, image)
-        for number in range(1, len(self.members)):
-            total = total + self._ballot(number, image)
-        return total
-
     def staged(self, image: Tensor) -> Iterator[Tensor]:
         """The votes of the first member, of the first two, and so on, with these betas."""
-        total = torch.zeros((), device=image.device)
-        for number in range(len(self.members)):
-            total = total + self._ballot(number, image)
+        total: Tensor | None = None
+        for beta, scores in zip(self.betas, self.member_scores(image), strict=True):
+            ballot = beta * _vote(scores)
+            total = ballot if total is None else total + ballot
             yield total
 
-    def _ballot(self, number: int, image: Tensor) -> Tensor:
-        scores = self.members[number](image)
-        vote = functional.one_hot(scores.argmax(dim=1), scores.shape[1]).to(scores.dtype)
-        if torch.is_grad_enabled():
-            soft = functional.softmax(scores, dim=1)
-            vote = vote + (soft - soft.detach())
-        ballot: Tensor = self.betas[number] * vote
-        return ballot
+
+def _vote(scores: Tensor) -> Tensor:
+    vote = functional.one_hot(scores.argmax(dim=1), scores.shape[1]).to(scores.dtype)
+    if torch.is_grad_enabled():
+        soft = functional.softmax(scores, dim=1)
+        vote = vote + (soft - soft.detach())
+    return vote

@@ -21,6 +21,7 @@ from robustinfer.run_folder import RunFolder, Stage
 
 from ..members import Member, build_member
 from ..members.ensemble import Ensemble
+from ..members.trunk import own_tensors, share_trunk
 from ..members.votes import VoteEnsemble
 from ..recipe import Recipe
 
@@ -102,14 +103,24 @@ class Run:
 
     def member(self, number: int) -> Member:
         """The member of one stage."""
-        stage = self.folder.stage(number)
-        if not stage.path.is_file() or sha256(stage.path) != stage.digest:
-            raise RunError(f"{stage.path} is missing or is not the file its stage-{number:02d}.json names.")
-        member = self.fresh_member(seed=0)
+        stage, member = self.folder.stage(number), self.fresh_member(seed=0)
+        shared = self.recipe.shares_trunk
         try:
-            member.load_state_dict(load_file(stage.path))
+            tensors = _stage_tensors(stage)
+            if shared and number > 1:  # its file holds the head alone
+                tensors = _stage_tensors(self.folder.stage(1)) | tensors
+            member.load_state_dict(tensors)
         except (RuntimeError, SafetensorError, OSError) as error:
             raise RunError(f"{stage.path} does not fit the architecture {stage.architecture}: {error}.") from error
+        return share_trunk(member, self.recipe.split) if shared else member
+
+    def grafted(self, member: Member) -> Member:
+        """The member on the frozen trunk of the first: what is left to train is its head."""
+        member = share_trunk(member, self.recipe.split)
+        assert member.trunk is not None
+        first = _stage_tensors(self.folder.stage(1))
+        member.load_state_dict({name: first[name] for name in member.trunk.names()}, strict=False)
+        member.trunk.freeze()
         return member
 
     @property
@@ -152,7 +163,7 @@ class Run:
     ) -> Stage:
         """Write a finished stage: the parameters first, then the document that makes it count."""
         path = self.path / f"stage-{number:02d}.safetensors"
-        save_tensors(path, member.state_dict())
+        save_tensors(path, own_tensors(member))
         stage = Stage(
             number,
             self.recipe.architecture,
@@ -166,6 +177,12 @@ class Run:
         )
         write_text(path.with_suffix(".json"), json.dumps(stage.to_json(), indent=2) + "\n")
         return stage
+
+
+def _stage_tensors(stage: Stage) -> dict[str, Tensor]:
+    if not stage.path.is_file() or sha256(stage.path) != stage.digest:
+        raise RunError(f"{stage.path} is missing or is not the file its stage-{stage.number:02d}.json names.")
+    return load_file(stage.path)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -1,19 +1,19 @@
 """What a training cannot do on these data and this machine, found before there is a folder."""
 
-from torch import nn
-
 from ..data.batches import check_batch
 from ..data.datasets import ImageData
 from ..machine.arithmetic import check_arithmetic
 from ..machine.layout import check_layout
 from ..machine.processes import Processes
+from ..members import Member
+from ..members.trunk import check_trunk
 from ..recipe import Recipe
 from .perturbations import check_perturbations
 
 __all__ = ["check_stage"]
 
 
-def check_stage(recipe: Recipe, data: ImageData, member: nn.Module, processes: Processes) -> None:
+def check_stage(recipe: Recipe, data: ImageData, member: Member, processes: Processes) -> None:
     """Refuse a batch, perturbations, a memory layout or an arithmetic that this training could not work with.
 
     `member` is any member of the recipe's architecture: what can go wrong does not depend on its parameters.
@@ -22,3 +22,5 @@ def check_stage(recipe: Recipe, data: ImageData, member: nn.Module, processes: P
     check_perturbations(recipe, data, processes)
     check_layout(recipe, member, processes.device)
     check_arithmetic(recipe, processes.device)
+    if recipe.shares_trunk:
+        check_trunk(member, recipe.split, data.input)

@@ -24,7 +24,8 @@ def make_optimizer(recipe: Recipe, model: StageModel) -> torch.optim.Optimizer:
         kernels, others = _hidden_kernels(model.member)
         groups = [_group(kernels, recipe, orthogonal=True), _group(others, recipe, factor=share)]
     else:
-        share, groups = 1.0, [_group(list(model.member.parameters()), recipe)]
+        trained = [parameter for parameter in model.member.parameters() if parameter.requires_grad]
+        share, groups = 1.0, [_group(trained, recipe)]
     if betas:
         groups.append({"params": betas, "factor": share * recipe.beta_learning_rate, "weight_decay": 0.0})
     if recipe.optimizer == "muon":
@@ -41,7 +42,7 @@ def _group(parameters: list[nn.Parameter], recipe: Recipe, *, factor: float = 1.
 
 def _hidden_kernels(member: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The kernels of convolutions and linear layers but the last one, which gives the scores; and all others."""
-    parameters = list(member.parameters())
+    parameters = [parameter for parameter in member.parameters() if parameter.requires_grad]
     kernels = [parameter for parameter in parameters if parameter.ndim > 1][:-1]
     chosen = {id(parameter) for parameter in kernels}
     return kernels, [parameter for parameter in parameters if id(parameter) not in chosen]
