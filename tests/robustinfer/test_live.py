@@ -271,7 +271,7 @@ def test_many_threads_with_cancellations_and_closing(
     """What is not cancelled has the answer of a call, whichever threads ask for it at once."""
     with predictor_of(half_space, batch=200) as predictor:
         kinds: list[dict[str, Any]] = [{"n": 400}, {"n": 5000}, {"mode": "predict"}, {"radius": 0.05, "n": 2000}]
-        requests = [Request(image=IMAGES[k % 12], seed=k, **kinds[k % 4]) for k in range(PATIENCE)]
+        requests = [Request(image=IMAGES[k % 12], seed=k, **kinds[k % 4]) for k in range(60)]
 
         def ask(thread: int) -> list[Any]:
             futures = [predictor.submit(request, client=str(thread % 3)) for request in requests]
