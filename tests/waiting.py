@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 __all__ = ["PATIENCE", "eventually"]
 
-PATIENCE = 200.0  # seconds; a limit for what never comes, not for a busy machine: below pytest's own limit of 300
+PATIENCE = 200  # seconds; a limit for what never comes, not for a busy machine: below pytest's own limit of 300
 
 
 def eventually(condition: Callable[[], bool]) -> float:
