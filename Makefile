@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 # Two tests at a time, each on one thread: more would only wait for each other.
 unit test-all test-random coverage: export OMP_NUM_THREADS := 1
 
-.PHONY: quickstart test test-all test-random coverage lint types unit format results docs clean
+.PHONY: quickstart test test-all test-random test-python coverage lint types unit format results docs clean
 
 quickstart: $(STAMP)
 	$(BIN)/robust quickstart
@@ -23,6 +23,11 @@ test-all: lint types
 SEED ?= 1
 test-random: $(STAMP)
 	$(PYTEST) -m "not slow or representative" --random-order-bucket=global --random-order-seed=$(SEED)
+
+# The tests of `make test` with another interpreter, in an environment of its own: make test-python VERSION=3.13
+VERSION ?= 3.12
+test-python:
+	$(MAKE) --no-print-directory unit VENV=.venv-$(VERSION) PYTHON=python$(VERSION)
 
 # Branch coverage of the tests of `make test`, subprocesses included.
 coverage: $(STAMP)
