@@ -68,7 +68,9 @@ class Outcome:
         with self.lock:
             self.statuses.setdefault(question.kind, Counter())[status] += 1
             if not allowed and len(self.examples) < 20:
-                self.examples.append({"number": number, "status": status, "wire": repr(question.wire[:300])})
+                example = {"number": number, "kind": question.kind, "status": status, "wire": repr(question.wire[:300])}
+                self.examples.append(example)
+                print(example, flush=True)
 
     @property
     def forbidden(self) -> int:
@@ -96,7 +98,7 @@ def wire(
     if length:
         own["Content-Length"] = str(len(body))
     head = "".join(f"{name}: {value}\r\n" for name, value in own.items())
-    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("utf-8", "surrogateescape") + body
+    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("utf-8", "surrogatepass") + body
 
 
 def _damaged(chance: random.Random, content: bytes) -> bytes:
@@ -134,10 +136,12 @@ def _document(chance: random.Random) -> bytes:
 
 
 def _mixed(chance: random.Random, rows: list[Any]) -> Any:
-    if rows and isinstance(rows[0], list):
-        rows = [list(row) for row in rows]
-        rows[chance.randrange(len(rows))][0] = chance.choice(_VALUES)
-    return rows
+    """Rows of numbers with something else among them."""
+    mixed = [list(row) if isinstance(row, list) else row for row in rows]
+    row = chance.choice(mixed) if mixed else None
+    if isinstance(row, list):
+        row[:1] = [chance.choice(_VALUES)]
+    return mixed
 
 
 def _form(chance: random.Random) -> bytes:
