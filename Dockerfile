@@ -6,9 +6,12 @@
 
 ARG FLAVOUR=cpu
 
-FROM python:3.11-slim-bookworm AS base-cpu
+# Bases are pinned by digest: a tag moves. `docker buildx imagetools inspect python:3.11-slim-bookworm` prints the digest
+# that its tag has today; take it over when the base has fixes that you want.
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS base-cpu
 
-FROM nvidia/cuda:12.8.1-cudnn-runtime-ubuntu24.04 AS base-gpu
+# CUDA 13 and cuDNN 9, for which onnxruntime-gpu 1.31 (constraints.txt) is built.
+FROM nvidia/cuda:13.0.2-cudnn-runtime-ubuntu24.04@sha256:14d94b039cb94bbd5da559f303b46bc4b0d5d6c24ab1a9d7b186e566ed3400dc AS base-gpu
 # The distribution decides about the patch level of its Python.
 # hadolint ignore=DL3008
 RUN apt-get update \

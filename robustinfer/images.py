@@ -128,14 +128,15 @@ def decode_image(content: bytes | bytearray, spec: InputSpec, *, max_pixels: int
     return as_image(_decode_picture(bytes(content), spec, max_pixels), spec)
 
 
-def decoding_work(content: bytes, *, max_pixels: int = MAX_PIXELS) -> int:
+def decoding_work(content: bytes, spec: InputSpec, *, max_pixels: int = MAX_PIXELS) -> int:
     """How many pixels a decoder passes over, by the header alone: all of a picture, once per scan of a JPEG file.
 
-    0 for an npy file, which needs no decoder. What cannot be decoded at all is refused, as `decode_image` does.
+    0 for an npy file, which needs no decoder. What the header shows to be useless is refused, as `decode_image` does.
     """
     if content[:6] == NPY_MAGIC:
         return 0
     with _picture(io.BytesIO(content), max_pixels) as picture:
+        _check_before_decoding(picture, content, spec)
         return picture.width * picture.height * (_scans(content) if picture.format == "JPEG" else 1)
 
 

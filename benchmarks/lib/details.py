@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lib.attack.ledger import table
 from benchmarks.lib.claims import claims_section
 from benchmarks.lib.figures import plot_certified, plot_cost, plot_progress, plot_steps
 from benchmarks.lib.record import BENCHMARKS
@@ -146,6 +147,11 @@ def claims(document: Document, plots: Path) -> str:
     return claims_section(document)
 
 
+def attack(document: Document, plots: Path) -> str:
+    """What a server under attack promised, and what was observed of each engine."""
+    return table(document)
+
+
 Section = Callable[[Document, Path], str]
 
 
@@ -197,7 +203,8 @@ PAGES = {
         | _scripts("accuracy", "augmented_offsets"),
     ),
     "trust": Page(
-        "Soundness and crashes", _scripts("trust", *sorted(path.stem for path in (BENCHMARKS / "trust").glob("*.py")))
+        "Soundness, crashes and attacks",
+        _scripts("trust", *sorted(path.stem for path in (BENCHMARKS / "trust").glob("*.py")), server=attack),
     ),
 }
 

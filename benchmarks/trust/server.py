@@ -6,7 +6,8 @@
 
 A real server is started for each test and attacked through its ports on loopback; its processes are watched from
 outside. The command after --start is the engine's; it prints one JSON object (url, health) when it is ready, and takes
-the options of `robust serve`. --engine names its column. Every test is bounded in count and time, and its row is
+the options of `robust serve`. --engine names its column. --proxy puts nginx before it (of fuzz, its limit of requests
+per second is lifted). Every test is bounded in count and time, and its row is
 written as soon as it is done; a second call does what is missing.
 """
 
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000, help="of the fuzz test")
     parser.add_argument("--soak-seconds", type=float, default=3600.0)
     parser.add_argument("--overload-seconds", type=float, default=60.0)
+    parser.add_argument("--proxy", action="store_true", help="behind nginx as serve/deploy/proxy sets it up")
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
     ledger = Ledger(options.record)
@@ -56,7 +58,8 @@ def main() -> int:
         folder = options.work.resolve() / f"{options.engine}-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        bench = Bench(options.start, folder, options.requests, options.soak_seconds, options.overload_seconds)
+        amounts = (options.requests, options.soak_seconds, options.overload_seconds)
+        bench = Bench(options.start, folder, *amounts, options.proxy)
         known, began = environment(), time.monotonic()
         test = TESTS[name]
         seen = test.run(bench)

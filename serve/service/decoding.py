@@ -53,7 +53,7 @@ class Decoder:
 
         422 for a picture that had all its seconds and was not done; 503 for one that others left no time for.
         """
-        if decoding_work(content, max_pixels=self._max_pixels) <= _LIGHT:
+        if decoding_work(content, self._spec, max_pixels=self._max_pixels) <= _LIGHT:
             return decode_image(content, self._spec, max_pixels=self._max_pixels)
         began = time.monotonic()
         end = min(until, began + self._seconds)

@@ -65,7 +65,10 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one request, and what is worth counting about it."""
+    """The answer to one request, and what is worth counting about it.
+
+    The body is ASCII: JSON may hold halves of characters (a client's `id`, echoed), which no server can encode.
+    """
 
     status: HTTPStatus
     body: str
@@ -147,7 +150,7 @@ class Worker:
                 HTTPStatus.UNAUTHORIZED, "unauthorized", "Send the header 'Authorization: Bearer TOKEN' with the token."
             )
         if endpoint == "metadata":
-            one.answer = Answer(HTTPStatus.OK, json.dumps(self.metadata(), ensure_ascii=False), "metadata")
+            one.answer = Answer(HTTPStatus.OK, json.dumps(self.metadata()), "metadata")
             return
         if one.incoming.repeated:
             name = short(one.incoming.repeated[0])
@@ -209,7 +212,7 @@ class Worker:
         if one.reading.v2 is not None:
             version = self._predictor.card.version
             document = protocol_v2.answer(one.reading.v2, good, documents, name=self._name, version=version)
-        return Answer(HTTPStatus.OK, json.dumps(document, ensure_ascii=False), one.mode, results=good)
+        return Answer(HTTPStatus.OK, json.dumps(document), one.mode, results=good)
 
     def _signed(self, result: Result) -> dict[str, Any]:
         """The JSON object of a result, with the signature of a certificate."""
@@ -223,7 +226,7 @@ class Worker:
         document = refusal.to_json(one.incoming.request_id)
         if speaks_v2(one.incoming.data) or (one.reading is not None and one.reading.v2 is not None):
             document = {"error": refusal.message}
-        return Answer(refusal.status, json.dumps(document, ensure_ascii=False), one.mode, refusal.code)
+        return Answer(refusal.status, json.dumps(document), one.mode, refusal.code)
 
     def _health(self) -> Answer:
         if self._state.marked("draining"):

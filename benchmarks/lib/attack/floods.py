@@ -87,8 +87,7 @@ def memory_flood(target: Target) -> Observation:
     with _held(target, 1200, _head((1 << 20), token=False), body):
         peak, status = target.megabytes(), predict(target)
     began = time.monotonic()
-    ended = lambda: target.process.poll() is not None  # noqa: E731
-    eventually(lambda: ended() or predict(target, 5) == 200, seconds=150)
+    eventually(lambda: target.process.poll() is not None or predict(target, 5) == 200, seconds=150)
     waited, code = time.monotonic() - began, target.process.poll()
     words = f"memory {before:.0f} MB, {peak:.0f} MB with the flood; a prediction meanwhile: {status or 'no answer'}; "
     after = f"the command ended with code {code}" if code is not None else "answered again"

@@ -1,15 +1,16 @@
 """All tests by name: what is promised, and how it is seen. The order is that of the table."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.attack import fuzz, overload, soak
-from benchmarks.lib.attack.bodies import NAME, json_body, small_model
+from benchmarks.lib.attack import faults, floods, fuzz, overload, soak, wire
+from benchmarks.lib.attack.bodies import NAME, json_body, photo_model, small_model
 from benchmarks.lib.attack.ledger import Observation
-from benchmarks.lib.attack.target import Target, started
+from benchmarks.lib.attack.proxy import behind
+from benchmarks.lib.attack.target import TOKEN, Target, started
 
 __all__ = ["TESTS", "Bench", "Test"]
 
@@ -26,11 +27,20 @@ class Bench:
     requests: int
     soak_seconds: float
     overload_seconds: float
+    proxied: bool
 
-    def server(self, *options: str, model: Path | None = None, **more: Any) -> AbstractContextManager[Target]:
-        """A server of the small model."""
+    @contextmanager
+    def server(
+        self, *options: str, model: Path | None = None, rate: str | None = None, **more: Any
+    ) -> Iterator[Target]:
+        """A server of the small model, behind the proxy if one is wanted."""
         model = model or small_model(self.folder / "small.onnx")
-        return started(self.command, model, self.folder, *options, **more)
+        with started(self.command, model, self.folder, *options, **more) as target:
+            if not self.proxied:
+                yield target
+                return
+            with behind(target, self.folder / "proxy", rate=rate) as proxied:
+                yield proxied
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Test:
 def fuzz_test(bench: Bench) -> Observation:
     """Strange requests; memory is compared after a tenth of them, when everything has been used once."""
     outcome = fuzz.Outcome()
-    with bench.server("--max-n", "3000") as target:
+    with bench.server("--max-n", "3000", rate="100000r/s") as target:
         workers, before, samples = target.workers(), 0.0, []
         for first in range(0, bench.requests, _CHUNK):
             fuzz.run(target, outcome, range(first, min(first + _CHUNK, bench.requests)), clients=8)
@@ -108,9 +118,94 @@ def _one_thread(folder: Path) -> Path:
     return config
 
 
+def plain(attack: Callable[[Target], Observation], *options: str) -> Callable[[Bench], Observation]:
+    """A test that only needs a server."""
+
+    def run(bench: Bench) -> Observation:
+        with bench.server(*options) as target:
+            return attack(target)
+
+    return run
+
+
+def pictures_test(bench: Bench) -> Observation:
+    """A model that takes photographs of any size."""
+    with bench.server(model=photo_model(bench.folder / "photo.onnx")) as target:
+        return floods.costly_pictures(target)
+
+
+def environment_test(bench: Bench) -> Observation:
+    """A server among foreign variables."""
+    with bench.server(environment=faults.FOREIGN) as target:
+        return faults.environment_of(target)
+
+
+def quiet_test(bench: Bench) -> Observation:
+    """A server in an empty home."""
+    home = bench.folder / "home"
+    home.mkdir()
+    with bench.server(environment={"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}) as target:
+        return faults.quiet_home(target, home)
+
+
+def rotation_test(bench: Bench) -> Observation:
+    """A server whose token is in a file."""
+    file = bench.folder / "token"
+    file.write_text(TOKEN)
+    with bench.server("--token-file", str(file)) as target:
+        return faults.rotation(target, file)
+
+
+def drain_test(*, cut: bool) -> Callable[[Bench], Observation]:
+    """A drain, with little time or enough."""
+
+    def run(bench: Bench) -> Observation:
+        with bench.server(*(("--drain-timeout", "0.5") if cut else ())) as target:
+            return faults.drain(target, cut=cut)
+
+    return run
+
+
+def configuration_test(bench: Bench) -> Observation:
+    """Mistakes in the configuration; nothing is started for long."""
+    return faults.bad_configurations(bench.command, small_model(bench.folder / "small.onnx"), bench.folder)
+
+
 TESTS: dict[str, Test] = {
     "fuzz": Test("100,000 strange requests: only 2xx, 4xx and 503, no process restarted, memory flat", fuzz_test),
     "overload-64": Test("64 clients without pause: readiness answers within a second throughout", overload_test(64)),
     "overload-120": Test("120 clients without pause: readiness answers within a second throughout", overload_test(120)),
     "soak": Test("an hour at 70 % load: no trend in p99, memory or descriptors", soak_test),
+    "telemetry": Test("no file in the user's home, no connection beyond loopback", quiet_test),
+    "slow clients": Test(
+        "200 connections that send one byte of a body: others are answered, and the slow are cut off within 45 s",
+        plain(floods.slow_clients),
+    ),
+    "memory flood": Test(
+        "1,200 strangers with all but one byte of 1 MiB: others are answered, memory grows by less than 300 MB",
+        plain(floods.memory_flood),
+    ),
+    "costly pictures": Test(
+        "a JPEG of thousands of scans and sixteen PNGs of 25 MP cost no more than their limit of time", pictures_test
+    ),
+    "strangers": Test("80 strangers without pause: 33 of 33 predictions are answered", plain(floods.strangers)),
+    "greedy clients": Test(
+        "100 greedy connections from another address: 22 of 22 predictions are answered", plain(floods.greedy_clients)
+    ),
+    "killed engine": Test("kill -9 of what computes: answers again, or ends with a code", plain(faults.killed_engine)),
+    "hung engine": Test(
+        "what computes is stopped: not ready within a minute, and replaced or ended with a code",
+        plain(faults.hung_engine),
+    ),
+    "hang-ups": Test(
+        "40 clients hang up after asking for 100,000 samples: the next prediction does not wait for their work",
+        plain(faults.hang_ups),
+    ),
+    "drain": Test("SIGTERM: what was accepted is answered, exit code 0", drain_test(cut=False)),
+    "cut drain": Test("a drain that is too short says how many it cut off, exit code not 0", drain_test(cut=True)),
+    "said to strangers": Test("without the token, nothing of a model", plain(wire.said_to_strangers)),
+    "parsing": Test("what a front end may misread gets one 4xx, in order", plain(wire.parsing)),
+    "environment": Test("a foreign environment changes nothing, and its secrets reach nobody", environment_test),
+    "token rotation": Test("SIGHUP reads a new token, without a restart", rotation_test),
+    "configuration": Test("mistakes are refused with a sentence; --host ::1 works", configuration_test),
 }

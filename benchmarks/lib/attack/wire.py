@@ -1,6 +1,7 @@
 """The wire: what strangers learn, and requests that a front end may misread."""
 
 import contextlib
+import http.client
 import json
 import re
 import socket
@@ -28,6 +29,19 @@ def exchange(target: Target, sent: bytes, *, timeout: float = 10) -> bytes:
     return received
 
 
+def single(target: Target, sent: bytes, *, timeout: float = 30) -> bytes:
+    """One answer: status line, headers and body; nothing if the connection is closed without one."""
+    with socket.create_connection(target.address, timeout=timeout) as connection:
+        try:
+            connection.sendall(sent)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            head = f"HTTP/1.1 {answer.status}\r\n{answer.headers.as_string()}".encode("utf-8", "replace")
+            return head + b"\r\n\r\n" + answer.read()
+        except (OSError, http.client.HTTPException):
+            return b""
+
+
 def _statuses(received: bytes) -> list[int]:
     return [int(code) for code in re.findall(rb"HTTP/1\.[01] (\d\d\d)", received)]
 
@@ -39,7 +53,7 @@ def said_to_strangers(target: Target) -> Observation:
         for method in ("GET", "POST", "OPTIONS"):
             for header in ("", "url_path: health\r\n", "Authorization: Bearer wrong\r\n"):
                 sent = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n{header}\r\n"
-                answer = exchange(target, sent.encode())
+                answer = single(target, sent.encode())
                 if re.search(rb"sha256|classes|\"digest\"|X-Model-Digest", answer, re.IGNORECASE):
                     telling.add(f"{method} {path} tells of the model")
                 _, _, body = answer.partition(b"\r\n\r\n")
@@ -58,14 +72,14 @@ def _empty_boundary(target: Target) -> tuple[bool, str]:
     sent = (
         _head(Content_Type="multipart/form-data; boundary=", Content_Length="4", Connection="close").encode() + b"abcd"
     )
-    found = _statuses(exchange(target, sent))
+    found = _statuses(single(target, sent))
     return bool(found) and 400 <= found[0] < 500, f"an empty boundary {found}"
 
 
 def _nameless_field(target: Target) -> tuple[bool, str]:
     body = b'--b\r\nContent-Disposition: form-data; name=""\r\n\r\n1\r\n--b--\r\n'
     head = _head(Content_Type="multipart/form-data; boundary=b", Content_Length=str(len(body)), Connection="close")
-    found = _statuses(exchange(target, head.encode() + body))
+    found = _statuses(single(target, head.encode() + body))
     return bool(found) and 400 <= found[0] < 500, f"a form field without a name {found}"
 
 
@@ -77,7 +91,9 @@ def _preface(target: Target) -> tuple[bool, str]:
 def _two_lengths(target: Target) -> tuple[bool, str]:
     smuggled = f"GET /ping HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
     head = _head(Content_Length="5", Transfer_Encoding="chunked", Content_Type="application/json")
-    found = _statuses(exchange(target, (head + "0\r\n\r\n" + smuggled).encode()))
+    body = json_body(n=200, mode="predict")
+    chunked = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    found = _statuses(exchange(target, head.encode() + chunked + smuggled.encode()))
     return len(found) == 1 and found[0] == 400, f"Content-Length with Transfer-Encoding {found}"
 
 
@@ -89,7 +105,7 @@ def _pipelined(target: Target) -> tuple[bool, str]:
         close = {"Connection": "close"} if place == len(wanted) - 1 else {}
         head = _head(Content_Type="application/json", Content_Length=str(len(body)), **close)
         sent += head.encode() + body
-    answers = exchange(target, sent, timeout=60)
+    answers = exchange(target, sent, timeout=20)
     order = [int(n) for n in re.findall(rb'"n": ?(\d+)', answers)]
     return order == wanted or len(order) < 2, f"pipelined answers in the order {order}"
 
@@ -98,12 +114,12 @@ def _two_images(target: Target) -> tuple[bool, str]:
     part = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nx\r\n'
     body = part * 2 + b"--b--\r\n"
     head = _head(Content_Type="multipart/form-data; boundary=b", Content_Length=str(len(body)), Connection="close")
-    answer = exchange(target, head.encode() + body)
+    answer = single(target, head.encode() + body)
     return b"repeated_field" in answer or b"two_images" in answer, f"two images in a form {_statuses(answer)}"
 
 
 def _empty_post(target: Target) -> tuple[bool, str]:
-    found = _statuses(exchange(target, _head(Content_Length="0", Connection="close").encode()))
+    found = _statuses(single(target, _head(Content_Length="0", Connection="close").encode()))
     return bool(found) and 400 <= found[0] < 500, f"an empty POST {found}"
 
 

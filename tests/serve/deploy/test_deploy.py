@@ -46,8 +46,9 @@ def test_the_image_is_not_run_by_root_and_copies_only_what_the_builder_sees() ->
     seen = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {name for value in values("COPY") if "--from" not in value for name in value.split()[:-1]}
     assert copied == seen
-    flavours = [value.rpartition(" ")[2] for value in values("FROM")]
-    assert {"base-cpu", "base-gpu"} <= set(flavours)
+    flavours = {value.rpartition(" ")[2]: value.partition(" ")[0] for value in values("FROM")}
+    for base in ("base-cpu", "base-gpu"):
+        assert re.search(r":[^@]+@sha256:[0-9a-f]{64}$", flavours[base]), "a base is pinned by tag and digest"
     extras = (ROOT / "pyproject.toml").read_text()
     assert all(re.search(rf"^{flavour} = \[", extras, flags=re.MULTILINE) for flavour in ("cpu", "gpu", "serve"))
 

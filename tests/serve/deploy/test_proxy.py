@@ -13,6 +13,7 @@ import pytest
 
 from ...waiting import PATIENCE, eventually
 from ..conftest import TOKEN, Server
+from ..service.test_reading import npy
 
 CONFIG = Path(__file__).parents[3] / "serve" / "deploy" / "proxy" / "nginx.conf"
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -62,9 +63,10 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def client(proxy: str, token: str | None = TOKEN) -> httpx.Client:
+def client(proxy: str, token: str | None = TOKEN, *, source: str | None = None) -> httpx.Client:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx.Client(base_url=proxy, headers=headers, timeout=PATIENCE, trust_env=False)
+    transport = httpx.HTTPTransport(local_address=source)
+    return httpx.Client(base_url=proxy, headers=headers, timeout=PATIENCE, trust_env=False, transport=transport)
 
 
 def test_whoever_has_the_token_gets_the_same_answers(proxy: str, image: np.ndarray) -> None:
@@ -109,19 +111,40 @@ def test_a_slow_body_is_cut_off(proxy: str) -> None:
         assert re.match(rb"(HTTP/1\.1 408|$)", answer)
 
 
-def test_greedy_addresses_get_429_at_once(proxy: str) -> None:
-    """Thirty-two connections with a request each are all that one address may hold; the next one is refused."""
+def test_greedy_addresses_get_429_at_once_and_others_are_answered(proxy: str) -> None:
+    """Sixteen requests under way are all that one address may have: a quarter of the queue."""
     host, _, port = proxy.removeprefix("http://").partition(":")
+    greedy = ("127.0.0.2", 0)
 
     def refused() -> bool:
-        held = [socket.create_connection((host, int(port)), timeout=PATIENCE) for _ in range(32)]
+        held = [socket.create_connection((host, int(port)), timeout=PATIENCE, source_address=greedy) for _ in range(16)]
         try:
             for connection in held:
                 connection.sendall(HEAD.encode())
+            with client(proxy, source=greedy[0]) as http:
+                status = http.get("/models/tiny/invoke?mode=health").status_code
             with client(proxy) as http:
-                return http.get("/models/tiny/invoke?mode=health").status_code == 429
+                assert http.get("/models/tiny/invoke?mode=health").status_code == 200
+            return status == 429
         finally:
             for connection in held:
                 connection.close()
 
     eventually(refused)  # a machine that stalls for longer than client_body_timeout gets another try
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["application/x-www-form-urlencoded", "multipart/form-data", "multipart/form-data; boundary=", "multipart/x"],
+)
+def test_bodies_that_the_front_end_answers_with_500_never_reach_it(proxy: str, kind: str) -> None:
+    with client(proxy) as http:
+        assert http.post("/predictions/tiny", content=b"%", headers={"Content-Type": kind}).status_code == 415
+
+
+def test_forms_pass_and_a_post_without_a_body_does_not(proxy: str, image: np.ndarray) -> None:
+    with client(proxy) as http:
+        answer = http.post("/predictions/tiny", files={"image": ("a.npy", npy(image))}, data={"n": "500"})
+        assert (answer.status_code, answer.json()["n"]) == (200, 500)
+        assert http.post("/predictions/tiny").status_code == 400
+        assert http.get("/predictions/tiny").json()["name"] == "tiny"

@@ -11,7 +11,7 @@ from robust.serve.service.decoding import Decoder
 from robust.serve.service.refusals import Refusal
 
 from robustinfer import InputSpec
-from robustinfer.errors import ImageFileError
+from robustinfer.errors import ImageFileError, ShapeError
 from robustinfer.images import decode_image, decoding_work
 
 SPEC = InputSpec(3, 8, 8, resize="bilinear")
@@ -28,11 +28,13 @@ def encoded(width: int, height: int, **options: object) -> bytes:
 
 
 def test_the_work_is_known_before_it_is_done() -> None:
-    assert decoding_work(encoded(300, 200)) == 60_000
+    assert decoding_work(encoded(300, 200), SPEC) == 60_000
     progressive = encoded(300, 200, format="JPEG", progressive=True)
-    assert decoding_work(progressive) == 60_000 * progressive.count(b"\xff\xda") > 60_000
+    assert decoding_work(progressive, SPEC) == 60_000 * progressive.count(b"\xff\xda") > 60_000
     with pytest.raises(ImageFileError, match="more than 100"):
-        decoding_work(encoded(300, 200), max_pixels=100)
+        decoding_work(encoded(300, 200), SPEC, max_pixels=100)
+    with pytest.raises(ShapeError, match="300 x 200"):
+        decoding_work(encoded(300, 200), InputSpec(3, 8, 8))
 
 
 def test_large_pictures_give_the_same_pixels_and_the_same_refusals() -> None:

@@ -257,6 +257,17 @@ def test_a_field_that_came_twice_is_refused(predictor: Predictor, image: Array) 
     assert (int(answer.status), error(answer)) == (400, "repeated_field")
 
 
+def test_half_a_character_can_be_echoed(predictor: Predictor) -> None:
+    """JSON can hold half of a surrogate pair, UTF-8 cannot: whoever encodes the answer would fail, with its neighbours."""
+    tensor = {"name": "image", "shape": [1, 8, 8], "datatype": "UINT8", "data": [9] * 64}
+    body = json.dumps({"id": "\ud800", "inputs": [tensor], "parameters": {"n": 500}}).encode()
+    strange = Incoming({"body": b'{"image": [[9]], "\\ud800": 1}'})
+    answers = worker(predictor).answer([Incoming({"body": body}), strange])
+    assert [int(answer.status) for answer in answers] == [200, 400]
+    assert all(answer.body.isascii() for answer in answers)
+    assert json.loads(answers[0].body)["id"] == "\ud800"
+
+
 def test_two_images_never_share_their_noise(predictor: Predictor) -> None:
     tensor = {"name": "image", "shape": [2, 1, 8, 8], "datatype": "UINT8", "data": [9] * 128}
     body = json.dumps({"inputs": [tensor], "parameters": {"n": 500, "seed": 1}}).encode()

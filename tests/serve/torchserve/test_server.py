@@ -221,6 +221,16 @@ def test_errors_of_the_open_protocol_are_texts_even_if_the_body_cannot_be_read(s
         assert (response.status_code, type(response.json()["error"])) == (400, str)
 
 
+def test_half_a_character_ends_no_worker(server: Server) -> None:
+    workers = server.workers()
+    tensor = {"name": "image", "shape": [1, 8, 8], "datatype": "UINT8", "data": GREY.reshape(-1).tolist()}
+    with server.http() as http:
+        body = json.dumps({"id": "\ud800", "inputs": [tensor], "parameters": {"n": 500}})
+        response = http.post("/v2/models/tiny/infer", content=body)
+        assert (response.status_code, response.json()["id"]) == (200, "\ud800")
+    assert server.workers() == workers
+
+
 def test_a_query_that_says_two_things_is_refused(server: Server) -> None:
     with server.http() as http:
         response = http.post("/models/tiny/invoke?n=500&n=600", content=png(GREY))
