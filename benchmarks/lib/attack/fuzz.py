@@ -1,8 +1,8 @@
 """Fuzz: requests that nobody would send, each made from its number alone, so that any of them can be made again.
 
 Five kinds: damaged files; JSON documents with strange fields, types and numbers; forms; headers, paths, methods and
-query strings; and bytes that are hardly HTTP. Answers may be 2xx, 4xx and 503; a connection that is closed without a
-word is allowed for the last kind only.
+query strings; and bytes that are hardly HTTP. Answers may be 2xx, 4xx and 503; only for the last kind, a connection may
+be closed without a word, and another version of HTTP refused with 505.
 """
 
 import http.client
@@ -63,11 +63,9 @@ class Outcome:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, number: int, question: Question, status: int) -> None:
-        allowed = 200 <= status < 300 or 400 <= status < 500 or status == 503
-        allowed = allowed or (status == CLOSED and question.kind == "bytes")
         with self.lock:
             self.statuses.setdefault(question.kind, Counter())[status] += 1
-            if not allowed and len(self.examples) < 20:
+            if not _allowed(question.kind, status) and len(self.examples) < 20:
                 example = {"number": number, "kind": question.kind, "status": status, "wire": repr(question.wire[:300])}
                 self.examples.append(example)
                 print(example, flush=True)
@@ -79,8 +77,12 @@ class Outcome:
             count
             for kind, counts in self.statuses.items()
             for status, count in counts.items()
-            if not (200 <= status < 300 or 400 <= status < 500 or status == 503 or (status == 0 and kind == "bytes"))
+            if not _allowed(kind, status)
         )
+
+
+def _allowed(kind: str, status: int) -> bool:
+    return 200 <= status < 300 or 400 <= status < 500 or status == 503 or (kind == "bytes" and status in (CLOSED, 505))
 
 
 def question(number: int) -> Question:

@@ -13,6 +13,7 @@ import pytest
 
 from ...waiting import PATIENCE, eventually
 from ..conftest import TOKEN, Server
+from ..hostile import BEHIND_THE_PROXY, CASES, misread
 from ..service.test_reading import npy
 
 CONFIG = Path(__file__).parents[3] / "serve" / "deploy" / "proxy" / "nginx.conf"
@@ -148,3 +149,8 @@ def test_forms_pass_and_a_post_without_a_body_does_not(proxy: str, image: np.nda
         assert (answer.status_code, answer.json()["n"]) == (200, 500)
         assert http.post("/predictions/tiny").status_code == 400
         assert http.get("/predictions/tiny").json()["name"] == "tiny"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_behind_the_proxy_requests_are_read_right(proxy: str, case: str) -> None:
+    assert (misread(proxy, CASES[case]) is None) == (case not in BEHIND_THE_PROXY)

@@ -258,7 +258,7 @@ def test_a_field_that_came_twice_is_refused(predictor: Predictor, image: Array) 
 
 
 def test_half_a_character_can_be_echoed(predictor: Predictor) -> None:
-    """JSON can hold half of a surrogate pair, UTF-8 cannot: whoever encodes the answer would fail, for all of a batch."""
+    """JSON can hold half of a surrogate pair, UTF-8 cannot: encoding the answer would fail, for the whole batch."""
     tensor = {"name": "image", "shape": [1, 8, 8], "datatype": "UINT8", "data": [9] * 64}
     body = json.dumps({"id": "\ud800", "inputs": [tensor], "parameters": {"n": 500}}).encode()
     strange = Incoming({"body": b'{"image": [[9]], "\\ud800": 1}'})

@@ -17,6 +17,7 @@ from robustinfer import Certificate, Predictor
 
 from ...waiting import PATIENCE, eventually
 from ..conftest import TOKEN, Server
+from ..hostile import CASES, FLAWS, misread
 
 pytestmark = pytest.mark.server
 
@@ -303,3 +304,10 @@ def test_logs_are_json_with_ids_and_without_secrets(server: Server, image: Array
     assert TOKEN not in text
     assert "Authorization" not in text
     assert "n=1000" not in text
+
+
+def test_the_front_end_misreads_what_the_page_about_security_says(server: Server) -> None:
+    """No more than that; and no less, so that the page stays true."""
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        found = dict(zip(CASES, pool.map(lambda case: misread(server.url, case), CASES.values()), strict=True))
+    assert {name for name, wrong in found.items() if wrong} == FLAWS, found
