@@ -8,11 +8,23 @@ wrap("resnet50.onnx", "model.onnx", classes="labels.txt", mean=..., std=...)
 
 `exporter` is the way through it: `fusion` makes one module of the ensemble, `onnx_file` and `torch_files` write it,
 `sampler_onnx` and `sampler_torch` add the noise, `acceptance` compares the file with the ensemble.
-`wrapping` makes a model file of somebody else's classifier.
+`wrapping` makes a model file of somebody else's classifier; `joining` makes one of several model files.
 """
 
 from .acceptance import Images, Parity, synthetic_images
 from .exporter import Exported, export_ensemble, export_run
+from .joining import Joined, export_members
 from .wrapping import Wrapped, wrap
 
-__all__ = ["Exported", "Images", "Parity", "Wrapped", "export_ensemble", "export_run", "synthetic_images", "wrap"]
+__all__ = [
+    "Exported",
+    "Images",
+    "Joined",
+    "Parity",
+    "Wrapped",
+    "export_ensemble",
+    "export_members",
+    "export_run",
+    "synthetic_images",
+    "wrap",
+]

@@ -24,7 +24,7 @@ from .torch_files import pt2_file, torchscript_file
 if TYPE_CHECKING:
     from robust.train.runs.run import Run
 
-__all__ = ["Exported", "Format", "export_ensemble", "export_run", "format_of", "write_accepted"]
+__all__ = ["Exported", "Format", "check_options", "export_ensemble", "export_run", "format_of", "write_accepted"]
 
 Format = Literal["onnx", "torchscript", "pt2"]
 _SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt": "torchscript", ".pt2": "pt2"}
@@ -85,7 +85,7 @@ def export_ensemble(
     Nothing is left at `path` if anything fails, and a file that was there before stays.
     """
     target, chosen = Path(path), format_of(path, format)
-    _check_options(chosen, card, sampler=sampler, opset=opset, samples=samples)
+    check_options(chosen, card, sampler=sampler, opset=opset, samples=samples)
     card = dataclasses.replace(card, sampler=sampler_domains(sampler_sigma(card)) if sampler else ())
     build = _builder(chosen, _fuse(ensemble, card), card, sampler=sampler, opset=opset)
     comparison: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "progress": progress}
@@ -158,7 +158,8 @@ def export_run(
     return export_ensemble(ensemble, card, path, **{"images": run_images(opened, data), **options})
 
 
-def _check_options(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:
+def check_options(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:
+    """Refuse what a file of this format and card cannot have."""
     try:
         vote_betas(card)
     except CardError as error:

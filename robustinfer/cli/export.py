@@ -1,18 +1,25 @@
-"""`robust export`: a run folder becomes one model file."""
+"""`robust export`: a run folder, or several model files as members, become one model file."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .console import print_json, print_text, progress
+from .console import existing, note, print_json, print_text, progress
 from .options import Json
 
 __all__ = ["command"]
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a training.", show_default=False)],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN|FILES...",
+            help="Run folder of a training; with --members two or more .onnx model files.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option(help="The file to write: .onnx, .pt, .pt2 or .mar; a folder for triton.", show_default=False),
@@ -28,48 +35,92 @@ def command(
         bool, typer.Option("--sampler", help="Add the sampler graph: image, seed and count in, votes per class out.")
     ] = False,
     members: Annotated[
+        bool,
+        typer.Option("--members", help="The files become members of one, without training; of a run, as --votes."),
+    ] = False,
+    votes: Annotated[
         bool | None,
         typer.Option(
-            "--members/--fused",
+            "--votes/--fused",
             help="A file in which the members vote, or one of ensemble scores.",
-            show_default="members for minimax runs",
+            show_default="votes for minimax runs",
         ),
     ] = None,
+    betas: Annotated[
+        str | None,
+        typer.Option(
+            help="With --members: their betas, separated by commas.", show_default="equal, or fitted on --data"
+        ),
+    ] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="With --members: the noise to certify with, if their cards differ.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="With --members: most images that the betas are fitted on, evenly over classes.", min=20)
+    ] = 1000,
+    split: Annotated[
+        str, typer.Option(help="With --members: images of --data to fit on: train, test, all or auto.")
+    ] = "auto",
     opset: Annotated[int | None, typer.Option(help="ONNX opset, 18 to 23; torch's own choice by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; the recipe's by default.")] = None,
     version: Annotated[str, typer.Option(help="Version of the model.")] = "1",
     license: Annotated[str | None, typer.Option(help="Licence of the model, such as CC-BY-4.0.")] = None,
     author: Annotated[str | None, typer.Option(help="Who made the model.")] = None,
     data: Annotated[
-        Path, typer.Option(help="Folder of data sets: acceptance compares on test images if they are there.")
-    ] = Path("data"),
+        str | None,
+        typer.Option(
+            help="Folder of data sets: acceptance compares on test images if they are there. With --members a data "
+            "set such as folder:held-out, on which their betas are fitted.",
+            show_default="data; with --members none",
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option(help="Votes on noisy images that acceptance compares.", min=1)] = 1000,
     json: Json = False,
 ) -> None:
-    """Write a trained run as one model file.
+    """Write a trained run, or several model files as members, as one model file.
 
     Normalisation, all members and their betas become one graph from pixels in [0,1] to ensemble scores, with the card
     inside. The file is opened and compared with the run before it takes its name.
 
     [bold]robust export runs/digits --out digits.onnx --sampler[/bold]
+
+    With --members, networks that you have (made model files by robust wrap) become one ensemble without training: their
+    scores are averaged, or weighed by betas that are fitted on images that none of them was trained on.
+
+    [bold]robust export --members a.onnx b.onnx --data folder:held-out --out both.onnx[/bold]
     """
     from ..extras import needed
 
+    run = _run(sources, members=members)
+    if run is None:
+        options: dict[str, Any] = {
+            "betas": _numbers(betas),
+            "sigma": sigma,
+            "limit": limit,
+            "split": split,
+            "data": data,
+        }
+        about = {"name": name, "version": version, "license": license, "author": author, "samples": samples}
+        _refuse_foreign(format, stages, opset)
+        _join(sources, out, json=json, options={**options, **about, "votes": bool(votes), "sampler": sampler})
+        return
+    if members:
+        votes = True
     with needed(extra="train", why="robust export"):
         from robust.export.exporter import export_run
         from robust.export.repositories import export_archive, export_triton
 
     kind = format or ("mar" if out.suffix == ".mar" else None)
-    options: dict[str, Any] = {
+    options = {
         "stages": stages,
         "sampler": sampler,
-        "members": members,
+        "members": votes,
         "opset": opset,
         "name": name,
         "version": version,
         "license": license,
         "author": author,
-        "data": data,
+        "data": data or "data",
         "samples": samples,
     }
     with progress("exporting and comparing", total=samples) as advance:
@@ -81,6 +132,63 @@ def command(
             exported = export_archive(run, out, pack=pack, progress=advance, **options)
         else:
             exported = export_run(run, out, format=kind, progress=advance, **options)
+    _show(exported, json=json)
+
+
+def _run(sources: list[Path], *, members: bool) -> Path | None:
+    """The run folder to export, or None if the sources are model files that shall be members."""
+    from ..errors import ArgumentError
+
+    if len(sources) == 1 and not (members and sources[0].is_file()):
+        return sources[0]
+    if not members:
+        raise ArgumentError("One run folder is exported at a time; model files are joined with --members.")
+    return None
+
+
+def _refuse_foreign(format: str | None, stages: int | None, opset: int | None) -> None:
+    from ..errors import ArgumentError
+
+    given = {"--stages": stages is not None, "--opset": opset is not None, "--format": format not in (None, "onnx")}
+    for option, found in given.items():
+        if found:
+            raise ArgumentError(f"{option} is for runs; with --members one .onnx file is made of .onnx files.")
+
+
+def _numbers(words: str | None) -> list[float] | None:
+    from ..errors import ArgumentError
+
+    try:
+        return None if words is None else [float(word) for word in words.split(",")]
+    except ValueError as error:
+        raise ArgumentError(f"Expected betas such as 0.7,0.3, found {words!r}.") from error
+
+
+def _join(sources: list[Path], out: Path, *, json: bool, options: dict[str, Any]) -> None:
+    from ..extras import needed
+
+    with needed(extra="train", why="robust export"):
+        from robust.export import export_members
+    with progress("joining and comparing", total=options["samples"]) as advance:
+        joined = export_members(existing(sources), out, progress=advance, **options)
+    _show(joined, json=json)
+    if json:
+        return
+    for member in joined.card.members:
+        print_text(f"  beta {member.beta:.4g}  {member.architecture}")
+    if joined.fit is not None:
+        noise = "" if joined.fit.sigma is None else f" under noise of sigma {joined.fit.sigma:g}"
+        print_text(
+            f"betas fitted on {joined.fit.fitted} images of {joined.fit.images}; on {joined.fit.judged} others{noise}:"
+        )
+        for row in joined.fit.scored:
+            print_text(f"  {row.what:<20}  accuracy {100 * row.accuracy:5.1f} %, cross-entropy {row.loss:.4f}")
+        note("measure the result on images that took no part in this")
+    for words in joined.notes:
+        note(f"note: {words}")
+
+
+def _show(exported: Any, *, json: bool) -> None:
     if json:
         print_json(exported.to_json())
         return

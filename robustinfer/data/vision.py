@@ -7,7 +7,9 @@ nothing here ever calls them.
 """
 
 import importlib
+import inspect
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,25 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import MissingDataError
+from ..errors import MissingDataError, MissingExtraError
 from ..extras import needed
+from .vision_sets import SETS, refusal
 
 __all__ = ["VisionPart", "is_divided", "torchvision_part", "vision_arrays"]
 
 _KINDS = {"mnist": "MNIST", "cifar10": "CIFAR10"}
-_TRAIN: dict[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
-_SPLIT: dict[str, dict[str, Any]] = {"train": {"split": "train"}, "test": {"split": "test"}}
-_TRAINVAL: dict[str, dict[str, Any]] = {"train": {"split": "trainval"}, "test": {"split": "test"}}
-# The classification sets of torchvision, and how each is asked for its parts; sets without parts have none here.
-_SETS: dict[str, dict[str, dict[str, Any]]] = {
-    **dict.fromkeys(("MNIST", "FashionMNIST", "KMNIST", "CIFAR10", "CIFAR100", "USPS"), _TRAIN),
-    **dict.fromkeys(("SVHN", "STL10", "GTSRB", "StanfordCars", "Food101", "Flowers102", "DTD", "Country211"), _SPLIT),
-    "RenderedSST2": _SPLIT,
-    **dict.fromkeys(("FGVCAircraft", "OxfordIIITPet"), _TRAINVAL),
-    "Imagenette": {"train": {"split": "train"}, "test": {"split": "val"}},
-    "EuroSAT": {},
-    "SUN397": {},
-}
+_FACES = ("angry", "disgusted", "afraid", "happy", "sad", "surprised", "neutral")
 _OPERATORS = ("nms", "qnms")
 _declared: list[Any] = []  # torch forgets a declaration when its Library object is collected
 
@@ -60,32 +51,89 @@ def vision_arrays(
 
 def is_divided(name: str) -> bool:
     """Whether a classification set of torchvision has a train and a test part."""
-    if name not in _SETS:
-        raise MissingDataError(f"torchvision:NAME takes one of {', '.join(_SETS)}; found {name!r}.")
-    return bool(_SETS[name])
+    if name not in SETS:
+        raise MissingDataError(refusal(name))
+    return bool(SETS[name])
 
 
 def torchvision_part(
     name: str, split: str, root: str | Path, *, download: bool = False, called: str = ""
 ) -> VisionPart:
     """One part of a classification set that torchvision reads from the folder `root`; the whole if it has no parts."""
-    arguments = _SETS[name].get(split, {}) if is_divided(name) else {}
+    arguments: dict[str, Any] = SETS[name].get(split, {}) if is_divided(name) else {}
     with needed(extra="train", why=f"Reading {called or name}"):
         datasets = _datasets()
+    kind = getattr(datasets, name.partition("-")[0])
+    if "download" in inspect.signature(kind.__init__).parameters or issubclass(kind, datasets.MNIST):
+        arguments = {**arguments, "download": download}
+    elif download:
+        raise MissingDataError(f"torchvision cannot download {name}: {_by_hand(kind)}.")
+    where = called or f"torchvision:{name}"
+    missing = f"There is no complete {called or name} in {root}: give the folder that holds it as --data {where}:DIR"
+    if "download" in arguments:
+        missing += f", or fetch it with: robust data {where}:{root} --download"
+    if name.startswith("Caltech") and not download and not (Path(root) / name.lower()).is_dir():
+        raise MissingDataError(missing)  # torchvision would make the folder it looks for
     try:
-        data = getattr(datasets, name)(root=str(root), download=download, **arguments)
+        data = kind(root=str(root), **arguments)
     except (RuntimeError, FileNotFoundError) as error:
-        where = called or f"torchvision:{name}"
-        raise MissingDataError(
-            f"There is no complete {called or name} in {root}: give the folder that holds it as --data {where}:DIR, or "
-            f"fetch it with: robust data {where}:{root} --download"
-        ) from error
-    return _part(data)
+        if "h5py" in str(error):
+            raise MissingExtraError("hdf5", f"Reading {name}", "h5py") from error
+        raise MissingDataError(missing) from error
+    return _special(name, data) or _part(data)
+
+
+def _by_hand(kind: Any) -> str:
+    return f"fetch its files by hand; {kind.__name__} in torchvision's documentation says from where and how they lie"
+
+
+def _special(name: str, data: Any) -> VisionPart | None:
+    """The sets that keep images or labels in a way of their own."""
+    if name == "QMNIST":  # a row of facts per image, the class first
+        return _arrays(data.data, data.targets[:, 0], data.classes)
+    if name == "EMNIST-letters":  # counted from 1
+        return _arrays(data.data, data.targets - 1, data.classes[1:])
+    if name == "FER2013":
+        images, labels = zip(*data._samples, strict=True)
+        if None in labels:
+            raise MissingDataError(
+                "The labels of FER2013's test images are not in test.csv: give the folder of fer2013.csv or "
+                "icml_face_data.csv."
+            )
+        return _arrays(np.stack([np.asarray(image) for image in images]), labels, _FACES)
+    if name == "PCAM":
+        folder, files = data._base_folder, data._FILES[data._split]
+        with data.h5py.File(folder / files["images"][0]) as x, data.h5py.File(folder / files["targets"][0]) as y:
+            return _arrays(x["x"][:], y["y"][:].reshape(-1), ("no tumour", "tumour"))
+    if name == "CLEVRClassification":  # how many things are in the picture: three to ten
+        labels = np.asarray(data._labels, dtype=np.int64) - 3
+        return VisionPart(labels, tuple(map(str, range(3, 11))), files=tuple(map(Path, data._image_files)))
+    if name.startswith("Caltech"):
+        return _caltech(data, Path(data.root) / f"{name.removeprefix('Caltech')}_ObjectCategories")
+    return None
+
+
+def _caltech(data: Any, folder: Path) -> VisionPart:
+    files = []
+    for label, number in zip(data.y, data.index, strict=True):
+        start = "image" if folder.name.startswith("101") else f"{label + 1:03d}"
+        files.append(folder / data.categories[label] / f"{start}_{number:04d}.jpg")
+    return VisionPart(np.asarray(data.y, dtype=np.int64), tuple(data.categories), files=tuple(files))
+
+
+def _arrays(images: Any, labels: Any, classes: Sequence[str]) -> VisionPart:
+    """Images in whatever order of axes, as (N, C, H, W)."""
+    pixels = np.asarray(images)
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    elif pixels.shape[1] not in (1, 3):
+        pixels = pixels.transpose(0, 3, 1, 2)
+    return VisionPart(np.asarray(labels, dtype=np.int64), tuple(map(str, classes)), np.ascontiguousarray(pixels))
 
 
 def _part(data: Any) -> VisionPart:
     """Images or files, whichever the set holds: torchvision has no common name for them."""
-    pairs = getattr(data, "samples", None) or getattr(data, "_samples", None)
+    pairs = next((getattr(data, key) for key in ("samples", "_samples", "imgs") if getattr(data, key, None)), None)
     if pairs:
         files, labels = zip(*pairs, strict=True)
     else:
@@ -95,12 +143,7 @@ def _part(data: Any) -> VisionPart:
     classes = tuple(str(name) for name in getattr(data, "classes", None) or range(int(numbers.max()) + 1))
     if files:
         return VisionPart(numbers, classes, files=tuple(map(Path, files)))
-    images = np.asarray(data.data)
-    if images.ndim == 3:
-        images = images[:, None]
-    elif images.shape[1] not in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    return VisionPart(numbers, classes, np.ascontiguousarray(images))
+    return _arrays(data.data, numbers, classes)
 
 
 def _datasets() -> Any:

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "robust.train": ("robustinfer", *TRAIN),
     "robust.export.sampler": ("robustinfer", "robustinfer.smoothing"),
     "robust.export": (
-        *("robustinfer", "robustinfer.smoothing", "robustinfer.engines", "robust.export.sampler"),
+        *("robustinfer", "robustinfer.smoothing", "robustinfer.engines", "robustinfer.data", "robust.export.sampler"),
         *READING_A_RUN,
     ),
     "robust.serve.service": ("robustinfer",),
