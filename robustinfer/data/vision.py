@@ -106,8 +106,8 @@ def _special(name: str, data: Any) -> VisionPart | None:
         with data.h5py.File(folder / files["images"][0]) as x, data.h5py.File(folder / files["targets"][0]) as y:
             return _arrays(x["x"][:], y["y"][:].reshape(-1), ("no tumour", "tumour"))
     if name == "CLEVRClassification":  # how many things are in the picture: three to ten
-        labels = np.asarray(data._labels, dtype=np.int64) - 3
-        return VisionPart(labels, tuple(map(str, range(3, 11))), files=tuple(map(Path, data._image_files)))
+        counts = np.asarray(data._labels, dtype=np.int64) - 3
+        return VisionPart(counts, tuple(map(str, range(3, 11))), files=tuple(map(Path, data._image_files)))
     if name.startswith("Caltech"):
         return _caltech(data, Path(data.root) / f"{name.removeprefix('Caltech')}_ObjectCategories")
     return None

@@ -167,9 +167,7 @@ def test_gtsrb(tmp_path: Path) -> None:
 def test_torchvision(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"no complete SVHN.*robust data torchvision:SVHN:\S+ --download"):
         open_source(parse_data(f"torchvision:SVHN:{tmp_path}"))
-    with pytest.raises(
-        MissingDataError, match="CocoDetection cannot be read as images of one class each"
-    ):
+    with pytest.raises(MissingDataError, match="CocoDetection cannot be read as images of one class each"):
         open_source(parse_data(f"torchvision:CocoDetection:{tmp_path}"))
     for number in range(10):
         save(number, tmp_path / "eurosat" / "2750" / ("Forest", "River")[number % 2] / f"{number}.png")
