@@ -1,8 +1,7 @@
 """Serving: a model file becomes an HTTP server that answers with certificates.
 
-The path of a request: `TorchServeHandler` (what TorchServe calls) -> `service.worker.Worker` (authorisation, limits,
-shared batches) -> `service.reading` and `service.protocol_v2` (bytes to requests) -> `robustinfer.Predictor`. The path
-of a start: `robust serve` -> `torchserve.launcher.Launcher` -> `archive`, `configuration`, `java`, `process`.
+`service` knows what a request is and what may be answered; `torchserve` and `asgi` are the two engines that carry it
+over HTTP, each with a launcher, which `robust serve` starts.
 """
 
 from typing import TYPE_CHECKING
@@ -10,18 +9,20 @@ from typing import TYPE_CHECKING
 from robustinfer.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from .asgi.launcher import AsgiLauncher as AsgiLauncher
+    from .service.options import ServedModel as ServedModel
+    from .service.options import ServeOptions as ServeOptions
     from .torchserve.archive import pack as pack
     from .torchserve.handler import TorchServeHandler as TorchServeHandler
     from .torchserve.launcher import Launcher as Launcher
-    from .torchserve.options import ServedModel as ServedModel
-    from .torchserve.options import ServeOptions as ServeOptions
 
-__all__ = ["Launcher", "ServeOptions", "ServedModel", "TorchServeHandler", "pack"]
+__all__ = ["AsgiLauncher", "Launcher", "ServeOptions", "ServedModel", "TorchServeHandler", "pack"]
 
 _HOMES = {
+    "AsgiLauncher": ".asgi.launcher",
     "Launcher": ".torchserve.launcher",
-    "ServeOptions": ".torchserve.options",
-    "ServedModel": ".torchserve.options",
+    "ServeOptions": ".service.options",
+    "ServedModel": ".service.options",
     "TorchServeHandler": ".torchserve.handler",
     "pack": ".torchserve.archive",
 }

@@ -13,7 +13,7 @@ from .console import note, print_json, print_text
 from .options import CardFile, PassphraseFile
 
 if TYPE_CHECKING:
-    from robust.serve import Launcher
+    from robust.serve.service.launching import BaseLauncher
 
 __all__ = ["command"]
 
@@ -21,6 +21,15 @@ __all__ = ["command"]
 def command(
     models: Annotated[list[str], typer.Argument(help="Model files; NAME=MODEL serves one under another name.")],
     card: CardFile = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROBUST_SERVE_ENGINE",
+            help="torchserve, or asgi: no Java, no torch, streams votes, short requests overtake long ones. "
+            "Default: torchserve.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(envvar="ROBUST_SERVE_HOST", help="Address to listen on. Default: 127.0.0.1.")
     ] = None,
@@ -96,18 +105,18 @@ def command(
     check: Annotated[bool, typer.Option("--check", help="Check models and options, print them, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
-    """Serve models with TorchServe until ctrl-C; answers are certificates.
+    """Serve models over HTTP until ctrl-C; answers are certificates.
 
     [dim]robust serve quickstart/digits.onnx[/dim]
+    [dim]robust serve quickstart/digits.onnx --engine asgi[/dim]
     [dim]robust serve quickstart/digits.onnx --port 9000 --auth none[/dim]
     """
-    with needed(extra="serve", why="robust serve"):
-        from robust.serve import Launcher, ServeOptions
-        from robust.serve.torchserve.options import model_arguments
+    from robust.serve.service.options import ServeOptions, model_arguments
 
     from ..card import Card
 
     overrides: dict[str, Any] = {
+        "engine": engine,
         "host": host,
         "port": port,
         "workers": workers,
@@ -125,15 +134,15 @@ def command(
         "drain_timeout": drain_timeout,
     }
     options = ServeOptions.read(config, overrides)
-    launcher = Launcher(model_arguments(models, card=Card.read(card) if card else None), options)
+    launcher = _launcher_class(options.engine)(model_arguments(models, card=Card.read(card) if card else None), options)
     if check:
         _print_check(launcher)
         return
-    _tell("Starting TorchServe ...")
+    _tell(f"Starting {launcher.engine} ...")
     with launcher.signals(), launcher:
         launcher.wait_ready()
-        if not launcher.grpc_closed:
-            _tell("TorchServe's gRPC ports could not be closed; programs on this machine can reach them.")
+        for remark in launcher.remarks():
+            _tell(remark)
         _print_addresses(launcher, as_json=as_json)
         sys.stdout.flush()  # whoever reads this through a pipe waits for it
         launcher.wait()
@@ -157,8 +166,20 @@ def _tell(text: str) -> None:
         announce("launcher", message=text)
 
 
-def _print_check(launcher: "Launcher") -> None:
-    from robust.serve.torchserve.options import as_json
+def _launcher_class(engine: str) -> "type[BaseLauncher]":
+    if engine == "asgi":
+        with needed(extra="asgi", why="robust serve --engine asgi"):
+            from robust.serve import AsgiLauncher
+
+            return AsgiLauncher
+    with needed(extra="serve", why="robust serve"):
+        from robust.serve import Launcher
+
+        return Launcher
+
+
+def _print_check(launcher: "BaseLauncher") -> None:
+    from robust.serve.service.options import as_json
 
     print_json(
         {
@@ -172,12 +193,12 @@ def _print_check(launcher: "Launcher") -> None:
             "threads": launcher.allotment.threads,
             "gpus": launcher.allotment.gpus,
             "signed_by": launcher.key.public.id if launcher.key else None,
-            "java": str(launcher.java),
+            **launcher.facts(),
         }
     )
 
 
-def _print_addresses(launcher: "Launcher", *, as_json: bool) -> None:
+def _print_addresses(launcher: "BaseLauncher", *, as_json: bool) -> None:
     from robust.serve.service.health import health_url
 
     url = launcher.addresses.url

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["LOG4J", "announce", "quiet_worker", "record"]
+__all__ = ["LOG4J", "announce", "log_to_stderr", "quiet_worker", "record"]
 
 # Lines that are JSON already (the workers' request records) pass as they are; all others are wrapped. A query string
 # could hold what a user typed by mistake, so addresses are logged without it.
@@ -47,6 +47,27 @@ def quiet_worker() -> None:
     """In a worker: silence TorchServe's line for each batch, and keep its metrics, which travel through the log."""
     logging.getLogger().setLevel(logging.WARNING)
     logging.getLogger("ts.metrics.caching_metric").setLevel(logging.INFO)
+    _log.setLevel(logging.INFO)
+
+
+class _Lines(logging.Formatter):
+    """Records that are JSON already pass as they are; all others are wrapped, on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        if record.name == _log.name:
+            return record.getMessage()
+        fields = {"level": record.levelname, "logger": record.name}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["exception"] = repr(record.exc_info[1])
+        return _line(record.getMessage(), fields)
+
+
+def log_to_stderr() -> None:
+    """In a worker of our own: every line of the log is JSON, also those of libraries, of which only warnings are."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     _log.setLevel(logging.INFO)
 
 

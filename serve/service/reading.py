@@ -1,4 +1,4 @@
-"""From what TorchServe hands over to requests: raw bodies, JSON, forms. Nothing here trusts a byte.
+"""From what a server hands over to requests: raw bodies, JSON, forms. Nothing here trusts a byte.
 
 A body is recognised by its first bytes, not by its Content-Type: `curl -T image.png` sends none.
 """
@@ -24,12 +24,13 @@ from .limits import Limits
 from .numbers import array_of
 from .refusals import Refusal
 
-__all__ = ["Decode", "Reading", "read", "speaks_v2"]
+__all__ = ["Decode", "Reading", "parse_json", "read", "read_image", "speaks_v2"]
 
 Array = npt.NDArray[Any]
 Decode = Callable[[bytes], Array]
 
 _FILE_FIELDS = ("image", "data", "file")
+_IMAGE_FIELDS = ("image", "dtype")  # of a JSON request
 _SIGNS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", NPY_MAGIC)  # of the files that are read
 _MAX_NUMBER = 400  # characters of one number in JSON; longer ones only serve to make integer parsing slow
 
@@ -50,11 +51,18 @@ def speaks_v2(data: Mapping[str, Any]) -> bool:
 
 
 def read(
-    data: Mapping[str, Any], *, content_type: str, spec: InputSpec, limits: Limits, decode: Decode | None = None
+    data: Mapping[str, Any],
+    *,
+    content_type: str,
+    spec: InputSpec,
+    limits: Limits,
+    decode: Decode | None = None,
+    header_length: str | None = None,
 ) -> Reading:
-    """Read one request as TorchServe delivers it: `body`, or the fields of a form, and those of the query string.
+    """Read one request as a server delivers it: `body`, or the fields of a form, and those of the query string.
 
-    `decode` turns the bytes of a picture into pixels; by default here and now, however long it takes.
+    `decode` turns the bytes of a picture into pixels; by default here and now, however long it takes. `header_length`
+    are the bytes of JSON at the start of a body that goes on with tensors, in the open protocol.
     """
     decode = decode or partial(decode_image, spec=spec, max_pixels=limits.max_pixels)
     if content_type.lower().startswith("application/x-www-form-urlencoded"):
@@ -75,8 +83,11 @@ def read(
     settings = fields.from_text({name: _text(name, value) for name, value in parts.items()})
     if not body:
         raise Refusal.malformed("no_image", "The request has no body: send an image as PNG, JPEG, npy, JSON or a form.")
+    tensors = b""
+    if header_length is not None:
+        body, tensors = _split(body, header_length)
     if body.lstrip()[:1] in (b"{", b"["):
-        return _read_json(body, settings, spec, limits, decode)
+        return _read_json(body, settings, spec, limits, decode, tensors)
     return _checked((_decoded(body, decode),), settings, limits)
 
 
@@ -94,20 +105,36 @@ def _text(name: str, value: bytes) -> str:
         raise Refusal.malformed("wrong_type", f"The field {name[:60]!r} is not text.") from None
 
 
-def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits, decode: Decode) -> Reading:
+def _split(body: bytes, header_length: str) -> tuple[bytes, bytes]:
+    """The JSON and the tensors of a body in the binary form of the open protocol."""
+    if not header_length.isascii() or not header_length.isdigit() or len(header_length) > 9:
+        raise Refusal.malformed("wrong_type", "Inference-Header-Content-Length is a number of bytes.")
+    length = int(header_length)
+    if not 0 < length <= len(body):
+        raise Refusal.malformed(
+            "wrong_type", f"Inference-Header-Content-Length says {length} bytes; the body has {len(body)}."
+        )
+    return body[:length], body[length:]
+
+
+def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits, decode: Decode, tensors: bytes) -> Reading:
     document = parse_json(body)
     if not isinstance(document, dict):
         raise Refusal.malformed("not_an_object", f"A JSON request is an object; found a {_name(document)}.")
     if "inputs" in document:
         from .protocol_v2 import read_inputs
 
-        images, own = read_inputs(document, spec, limits)
+        images, own = read_inputs(document, spec, limits, tensors)
         return _checked(images, {**settings, **own}, limits, v2=document)
+    own = fields.from_json({name: value for name, value in document.items() if name not in _IMAGE_FIELDS})
+    return _checked((read_image(document, spec, decode),), {**settings, **own}, limits)
+
+
+def read_image(document: Mapping[str, Any], spec: InputSpec, decode: Decode) -> Array:
+    """The image of a JSON request."""
     if "image" not in document:
         raise Refusal.malformed("no_image", "A JSON request has the field image (or inputs, in the open protocol).")
-    image, dtype = document.pop("image"), document.pop("dtype", None)
-    own = fields.from_json(document)
-    return _checked((_image_of(image, dtype, spec, decode),), {**settings, **own}, limits)
+    return _image_of(document["image"], document.get("dtype"), spec, decode)
 
 
 def parse_json(body: bytes) -> Any:

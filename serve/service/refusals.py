@@ -42,7 +42,7 @@ class Refusal(Exception):  # noqa: N818  (it is an answer, not a failure of this
         return cls(HTTPStatus.SERVICE_UNAVAILABLE, code, message)
 
 
-def refusal_of(error: Exception) -> Refusal:
+def refusal_of(error: BaseException) -> Refusal:
     """What a client is told about an error. Only errors of this package speak; others could reveal internals."""
     if isinstance(error, Refusal):
         return error

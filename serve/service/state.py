@@ -7,6 +7,7 @@
     stopping        nothing is answered any more
     busy-PID        a worker is at work; the file holds the number of requests in its hands
     alive-NAME      when a worker of the model NAME last made a prediction
+    well-PID        when a worker last found itself well
 
 The launcher names the folder to its workers in the environment. An archive that runs in somebody's own TorchServe has
 no such folder: then nobody is asked for a token, and nothing drains.
@@ -39,6 +40,7 @@ class State:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
+        self._shown = 0
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "State":
@@ -100,8 +102,11 @@ class State:
 
     def seconds_since_success(self, model: str) -> float:
         """How long ago a worker of this model made its last prediction; infinity if none ever did."""
+        return self._age(f"alive-{model}")
+
+    def _age(self, name: str) -> float:
         try:
-            return max(0.0, time.time() - (self._folder or Path()).joinpath(f"alive-{model}").stat().st_mtime)
+            return max(0.0, time.time() - (self._folder or Path()).joinpath(name).stat().st_mtime)
         except OSError:
             return float("inf")
 
@@ -117,6 +122,26 @@ class State:
             yield
         finally:
             mark.unlink(missing_ok=True)
+
+    def show_busy(self, requests: int) -> None:
+        """Show how many requests this process has in hand, if that has changed."""
+        if self._folder is None or requests == self._shown:
+            return
+        self._shown = requests
+        mark = self._folder / f"busy-{os.getpid()}"
+        if requests:
+            write_text(mark, str(requests))
+        else:
+            mark.unlink(missing_ok=True)
+
+    def show_well(self) -> None:
+        """Show that this process is well."""
+        if self._folder is not None:
+            (self._folder / f"well-{os.getpid()}").touch()
+
+    def seconds_since_well(self, pid: int) -> float:
+        """How long ago a worker was well; infinity before the first time."""
+        return self._age(f"well-{pid}")
 
     def busy_workers(self) -> dict[int, int]:
         """The processes at work, each with the number of requests in its hands."""

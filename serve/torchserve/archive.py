@@ -6,7 +6,6 @@ writes the same bytes for the same model, name, version and configuration.
 
 import json
 import os
-import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,9 @@ from robustinfer.engines import external_files, model_digest
 from robustinfer.errors import ArgumentError
 from robustinfer.files import replacing
 
-__all__ = ["CARD", "DIGESTS", "HANDLER", "pack", "valid_name"]
+from ..service.options import valid_name
+
+__all__ = ["CARD", "DIGESTS", "HANDLER", "pack"]
 
 HANDLER = "robust_handler.py"
 # What an archive holds of us: one import of a name that stays, so that an archive outlives moves of our modules. It is
@@ -34,17 +35,6 @@ CONFIG = "model-config.yaml"
 DIGESTS = "digests.json"
 CARD = "card.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-
-
-def valid_name(name: str) -> str:
-    """The name, if TorchServe and an address can carry it."""
-    if not _NAME.fullmatch(name):
-        raise ArgumentError(
-            "A served model's name starts with a letter and has at most 64 letters, digits, and the signs _ - . ; "
-            f"found {name!r}: give another one, as NAME=MODEL."
-        )
-    return name
 
 
 def pack(

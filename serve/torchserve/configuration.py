@@ -1,52 +1,15 @@
 """TorchServe's configuration: closed where it is open by default. Keys are those of TorchServe 0.12."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..service.addresses import Addresses, bound
+from ..service.devices import Allotment
 from ..service.limits import Limits
-from .devices import Allotment
-from .options import ServedModel, ServeOptions
+from ..service.options import ServedModel, ServeOptions
 
-__all__ = ["Addresses", "model_config", "properties", "render"]
-
-
-@dataclass(frozen=True)
-class Addresses:
-    """Where the server listens. The management interface is a socket in a private folder, never a port."""
-
-    host: str
-    port: int
-    metrics_host: str
-    metrics_port: int
-    health_port: int
-    management: Path
-
-    @property
-    def url(self) -> str:
-        """The address clients use."""
-        return f"http://{_reachable(self.host)}:{self.port}"
-
-    @property
-    def metrics_url(self) -> str:
-        """The address Prometheus uses."""
-        return f"http://{_reachable(self.metrics_host)}:{self.metrics_port}/metrics"
-
-    @property
-    def health_url(self) -> str:
-        """The address orchestrators use: `/live` and `/ready` below it answer at once."""
-        return f"http://{_reachable(self.metrics_host)}:{self.health_port}"
-
-
-def _reachable(host: str) -> str:
-    if host in ("0.0.0.0", "::"):
-        return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
-
-
-def _bound(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+__all__ = ["model_config", "properties", "render"]
 
 
 def model_config(model: ServedModel, options: ServeOptions, limits: Limits, allotment: Allotment) -> Mapping[str, Any]:
@@ -83,15 +46,16 @@ def properties(
     allotment: Allotment,
     *,
     addresses: Addresses,
+    management: Path,
     store: Path,
     metrics_config: Path,
 ) -> dict[str, str]:
     """The keys of `config.properties`, each with its reason where TorchServe's default is another one."""
     return {
-        "inference_address": f"http://{_bound(addresses.host)}:{addresses.port}",
-        "metrics_address": f"http://{_bound(addresses.metrics_host)}:{addresses.metrics_port}",
+        "inference_address": f"http://{bound(addresses.host)}:{addresses.port}",
+        "metrics_address": f"http://{bound(addresses.metrics_host)}:{addresses.metrics_port}",
         # A file in a folder only its owner can enter: nobody else can scale, describe or change models.
-        "management_address": f"unix:{addresses.management}",
+        "management_address": f"unix:{management}",
         # gRPC cannot be switched off: it gets any free ports, which the launcher closes (see `listeners`).
         "grpc_inference_address": "127.0.0.1",
         "grpc_management_address": "127.0.0.1",
@@ -111,7 +75,7 @@ def properties(
         "limit_max_image_pixels": "true",
         "max_request_size": str(limits.max_body),
         "max_response_size": str(max(6_553_500, 64 * options.batch_size * _answer_size(models, options))),
-        "job_queue_size": str(options.queue),
+        "job_queue_size": str(options.waiting),
         "default_workers_per_model": str(allotment.workers),
         "number_of_gpu": str(allotment.gpus),
         "model_store": str(store),

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ..service import logs
+from ..service.devices import restore_visible_devices
 from ..service.health import WORKER
 from ..service.limits import Limits
+from ..service.measures import measures
 from ..service.state import State
 from ..service.worker import Answer, Incoming, Worker
 from . import metrics, repeated
 from .archive import CARD, DIGESTS
-from .devices import restore_visible_devices
 
 __all__ = ["TorchServeHandler"]
 
@@ -86,19 +87,8 @@ class TorchServeHandler:
         return Incoming(fields, texts, context.get_request_id(place), repeated.names_of(fields))
 
     def _count(self, answer: Answer, seconds: float, context: Any) -> None:
-        labels = {"model": self._name, "mode": answer.mode, "status": str(int(answer.status))}
-        metrics.observe(context.metrics, "robust_requests_total", 1, labels)
-        if answer.code is not None:
-            metrics.observe(context.metrics, "robust_errors_total", 1, labels | {"code": answer.code})
-            return
-        metrics.observe(context.metrics, "robust_latency_seconds", seconds, labels)
-        for result in answer.results:
-            samples = result.samples_used / metrics.SAMPLES_UNIT
-            metrics.observe(context.metrics, "robust_samples_used_10k", samples, labels)
-            if result.abstained:
-                metrics.observe(context.metrics, "robust_abstentions_total", 1, labels)
-            elif hasattr(result, "radius"):
-                metrics.observe(context.metrics, "robust_radius", result.radius, labels)
+        for name, value, labels in measures(answer, model=self._name, seconds=seconds):
+            metrics.observe(context.metrics, name, value, labels)
 
     def _log(self, answer: Answer, seconds: float, incoming: Incoming) -> None:
         logs.record(

@@ -9,19 +9,9 @@ from typing import Any
 
 import yaml
 
-__all__ = ["METRICS", "SAMPLES_UNIT", "config_text", "observe"]
+from ..service.measures import METRICS
 
-SAMPLES_UNIT = 10_000
-
-METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "robust_requests_total": ("counter", "Count", ("model", "mode", "status")),
-    "robust_abstentions_total": ("counter", "Count", ("model", "mode")),
-    "robust_errors_total": ("counter", "Count", ("model", "code")),
-    "robust_latency_seconds": ("histogram", "Seconds", ("model", "mode")),
-    "robust_samples_used_10k": ("histogram", "TenThousands", ("model", "mode")),
-    "robust_radius": ("histogram", "Pixels", ("model",)),
-}
-"""Name, and then type, unit and labels."""
+__all__ = ["config_text", "observe"]
 
 _HOST = ["Level", "Hostname"]
 _MODEL = ["model_name", "model_version", "hostname"]

@@ -41,7 +41,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "robust.serve.service": ("robustinfer",),
     "robust.serve.torchserve": ("robustinfer", "robustinfer.engines", "robust.serve.service"),
     "robust.serve.page": ("robustinfer", "robust.serve.service"),
-    "robust.serve": ("robustinfer", "robust.serve.torchserve"),
+    "robust.serve.asgi": ("robustinfer", "robust.serve.service", "robust.serve.page"),
+    "robust.serve": ("robustinfer", "robust.serve.service", "robust.serve.torchserve", "robust.serve.asgi"),
     "robustinfer.cli": ("*",),
 }
 # What a room may import of other packages at the top of a module: the runtime stays small, and its mathematics pure.
@@ -54,6 +55,7 @@ NOT_AT_THE_TOP = {
     "robustinfer.cli": {"torch", "onnxruntime", "onnx", "pandas", "statsmodels", "matplotlib", "numpy", "scipy"},
     "robust.serve.service": {"torch", "onnxruntime", "ts"},
     "robust.serve.page": {"torch", "onnxruntime"},
+    "robust.serve.asgi": {"torch", "onnxruntime", "ts", "opentelemetry"},
     "robust.train.recipe": {"torch"},
 }
 TORCH_MODULES = {"robustinfer/engines/torch.py"}  # which is imported lazily itself

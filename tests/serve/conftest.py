@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ..waiting import PATIENCE
 from .models import brightness_model, brightness_script
 
 TOKEN = "a-token-for-tests-only-0123456789"
+ENGINES = ("torchserve", "asgi")
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Server:
     pid: int
     log: Path
     token: str | None
+    engine: str
 
     def http(self) -> httpx.Client:
         """A plain HTTP client, with the token."""
@@ -46,14 +48,29 @@ class Server:
         return Client(self.url, model=model, token=self.token, **options)
 
     def group(self) -> list[int]:
-        """The processes of the server that are alive: the virtual machine and its workers."""
+        """The processes of the server that are alive, but for the launcher: the virtual machine, and the workers."""
         listing = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True).stdout
         rows = [line.split() for line in listing.splitlines()]
-        return [int(pid) for pid, group, state in rows if int(group) == self.pid and not state.startswith("Z")]
+        alive = [(int(pid), int(group)) for pid, group, state in rows if not state.startswith("Z")]
+        if self.engine == "torchserve":
+            return [pid for pid, group in alive if group == self.pid]
+        folder = f"/robust-serve-{self.process.pid}-"  # each worker is named it, and leads a group of its own
+        return [pid for pid, group in alive if pid == group and folder in _command_of(pid)]
 
     def workers(self) -> list[int]:
         """The worker processes."""
-        return [pid for pid in self.group() if "model_service_worker" in _command_of(pid)]
+        program = "model_service_worker" if self.engine == "torchserve" else "robust.serve.asgi.worker"
+        return [pid for pid in self.group() if program in _command_of(pid)]
+
+    def folder(self) -> Path:
+        """The launcher's private folder."""
+        environment = Path(f"/proc/{self.workers()[0]}/environ").read_bytes().decode().split("\0")
+        state = next(entry.partition("=")[2] for entry in environment if entry.startswith("ROBUST_SERVE_STATE="))
+        return Path(state).parent
+
+    def in_hand(self) -> int:
+        """The requests that workers say they work on."""
+        return sum(int(mark.read_text() or 0) for mark in self.folder().glob("state/busy-*"))
 
     def stop(self) -> int:
         """End the server as an operator does; returns the exit code."""
@@ -71,13 +88,17 @@ def _command_of(pid: int) -> str:
 
 @contextmanager
 def serving(
-    folder: Path, *arguments: str, token: str | None = TOKEN, environment: dict[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    token: str | None = TOKEN,
+    environment: dict[str, str] | None = None,
+    engine: str = "torchserve",
 ) -> Iterator[Server]:
     """Run `robust serve` until the block ends; yields when it has printed its addresses."""
     log = folder / "serve.log"
     own = {"ROBUST_SERVE_TOKEN": token} if token else {"ROBUST_SERVE_AUTH": "none"}
     command = [sys.executable, "-c", "from robustinfer.cli.main import main; main()", "serve", "--json", "--port", "0"]
-    command.append("--allow-seeds")  # most tests compare with the library
+    command += ["--engine", engine, "--allow-seeds"]  # most tests compare with the library
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [*command, *arguments],
@@ -87,7 +108,8 @@ def serving(
         )
     try:
         printed = json.loads(_first_line(process, log))
-        yield Server(process, printed["url"], printed["metrics"], printed["health"], printed["pid"], log, token)
+        addresses = (printed["url"], printed["metrics"], printed["health"])
+        yield Server(process, *addresses, pid=printed["pid"], log=log, token=token, engine=engine)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -132,10 +154,45 @@ def image() -> np.ndarray[Any, Any]:
     return np.random.default_rng(1).integers(150, 256, (8, 8), dtype=np.uint8)
 
 
+Start = Callable[[str], Server]
+
+
 @pytest.fixture(scope="session")
-def server(tiny: Path, colour: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests that only ask questions: two models, a token."""
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "serve.toml").write_text("max_n = 50_000\nmax_deadline = 3600\n")
-    with serving(folder, str(tiny), str(colour), "--config", str(folder / "serve.toml")) as running:
-        yield running
+def started(tiny: Path, colour: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """One server of each engine for all tests that only ask questions: two models, a token."""
+    running: dict[str, Server] = {}
+    with ExitStack() as stack:
+
+        def start(engine: str) -> Server:
+            if engine not in running:
+                folder = tmp_path_factory.mktemp("server")
+                (folder / "serve.toml").write_text("max_n = 50_000\nmax_deadline = 3600\n")
+                arguments = (str(tiny), str(colour), "--config", str(folder / "serve.toml"))
+                running[engine] = stack.enter_context(serving(folder, *arguments, engine=engine))
+            return running[engine]
+
+        yield start
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def server(started: Start, engine: str) -> Server:
+    """The server of each engine in turn."""
+    return started(engine)
+
+
+@pytest.fixture(scope="session")
+def torchserve(started: Start) -> Server:
+    """The server of the engine TorchServe."""
+    return started("torchserve")
+
+
+@pytest.fixture(scope="session")
+def asgi(started: Start) -> Server:
+    """The server of the engine asgi."""
+    return started("asgi")

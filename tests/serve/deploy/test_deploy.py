@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from robust.serve import ServeOptions
-from robust.serve.torchserve import devices
+from robust.serve.service import devices
 
 from ..conftest import serving
 

@@ -29,7 +29,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def proxy(torchserve: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an nginx in front of the tests' server; ports and the timeout of bodies differ from the file."""
     folder = tmp_path_factory.mktemp("proxy")
     holder = socket.socket()  # which never listens, and lets nobody else have the port before nginx does
@@ -39,7 +39,7 @@ def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     text = CONFIG.read_text()
     for pattern, value in (
         (r"127\.0\.0\.1:8000", f"127.0.0.1:{port} reuseport"),
-        (r"127\.0\.0\.1:8080", server.url.removeprefix("http://")),
+        (r"127\.0\.0\.1:8080", torchserve.url.removeprefix("http://")),
         (r"client_body_timeout 10s", "client_body_timeout 3s"),
     ):
         text, count = re.subn(pattern, value, text)

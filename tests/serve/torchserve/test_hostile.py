@@ -14,9 +14,10 @@ import httpx
 import numpy.typing as npt
 import pytest
 from PIL import Image
+from robust.serve.service.environment import inherited
+from robust.serve.service.probes import HealthPort
 from robust.serve.service.state import State
-from robust.serve.torchserve.environment import inherited
-from robust.serve.torchserve.watch import HealthPort, Watch
+from robust.serve.torchserve.watch import Watch
 from typer.testing import CliRunner
 
 from robustinfer import Predictor

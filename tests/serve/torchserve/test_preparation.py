@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 import yaml
 from robust.serve import Launcher, ServedModel, ServeOptions, pack
-from robust.serve.torchserve import devices, java, launcher, metrics
-from robust.serve.torchserve.configuration import Addresses, model_config, properties, render
-from robust.serve.torchserve.devices import Allotment
-from robust.serve.torchserve.options import model_arguments
+from robust.serve.service import devices, folders, secrets
+from robust.serve.service.addresses import Addresses
+from robust.serve.service.devices import Allotment
+from robust.serve.service.options import model_arguments
+from robust.serve.torchserve import java, launcher, metrics
+from robust.serve.torchserve.configuration import model_config, properties, render
 
 from robustinfer import Predictor
 from robustinfer.errors import ArgumentError, ServeError, SignatureError
@@ -68,7 +71,8 @@ def test_the_configuration_is_closed(served: ServedModel) -> None:
         options,
         options.limits([served]),
         Allotment(0, 1, 2),
-        addresses=Addresses("127.0.0.1", 8080, "127.0.0.1", 8082, 8081, Path("/private/management.sock")),
+        addresses=Addresses("127.0.0.1", 8080, "127.0.0.1", 8082, 8081),
+        management=Path("/private/management.sock"),
         store=Path("/private/store"),
         metrics_config=Path("/private/metrics.yaml"),
     )
@@ -89,9 +93,9 @@ def test_the_configuration_is_closed(served: ServedModel) -> None:
 def test_every_key_is_one_of_torchserve(served: ServedModel) -> None:
     """A key that TorchServe does not know is ignored without a word, so each must be in its front end."""
     options = ServeOptions()
-    addresses = Addresses("127.0.0.1", 1, "127.0.0.1", 2, 3, Path("m"))
+    addresses = Addresses("127.0.0.1", 1, "127.0.0.1", 2, 3)
     arguments = ([served], options, options.limits([served]), Allotment(0, 1, 1))
-    keys = properties(*arguments, addresses=addresses, store=Path("s"), metrics_config=Path("m"))
+    keys = properties(*arguments, addresses=addresses, management=Path("m"), store=Path("s"), metrics_config=Path("m"))
     jar = launcher.torchserve_home() / "ts" / "frontend" / "model-server.jar"
     with zipfile.ZipFile(jar) as archive:
         classes = b"".join(
@@ -166,8 +170,10 @@ def test_versions_no_address_can_carry(served: ServedModel) -> None:
     assert dataclasses.replace(served, card=dataclasses.replace(card, version="")).version == "1"
 
 
-def test_models_are_named_by_their_card_or_by_hand(tiny: Path, colour: Path) -> None:
+def test_models_are_named_by_their_file_or_by_hand(tiny: Path, colour: Path, tmp_path: Path) -> None:
     assert [model.name for model in model_arguments([str(tiny), f"other={colour}"])] == ["tiny", "other"]
+    signs = Path(shutil.copy(tiny, tmp_path / "signs-2.1.onnx"))
+    assert [(model.name, model.card.name) for model in model_arguments([str(signs)])] == [("signs-2.1", "tiny")]
     with pytest.raises(ArgumentError, match="Two models"):
         model_arguments([str(tiny), f"tiny={colour}"])
 
@@ -251,17 +257,17 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: ServedM
         started = Launcher([served], ServeOptions(port=0, **options))
         return started.token, started.token_is_ours
 
-    monkeypatch.delenv(launcher.TOKEN_ENVIRONMENT, raising=False)
+    monkeypatch.delenv(secrets.TOKEN_ENVIRONMENT, raising=False)
     made, ours = token()
     assert ours
     assert made is not None
     assert len(made) >= 43
     assert token(auth="none") == (None, False)
-    monkeypatch.setenv(launcher.TOKEN_ENVIRONMENT, "from-the-environment")
+    monkeypatch.setenv(secrets.TOKEN_ENVIRONMENT, "from-the-environment")
     assert token() == ("from-the-environment", False)
     (tmp_path / "token").write_text("from-the-file-0123456789\n")
     assert token(token_file=tmp_path / "token") == ("from-the-file-0123456789", False)
-    monkeypatch.setenv(launcher.TOKEN_ENVIRONMENT, "short")
+    monkeypatch.setenv(secrets.TOKEN_ENVIRONMENT, "short")
     with pytest.raises(ServeError, match="at least 16"):
         token()
     with pytest.raises(ServeError, match="cannot be read"):
@@ -302,7 +308,7 @@ def test_folders_of_killed_servers_are_swept(tmp_path: Path) -> None:
         (folder / "store").mkdir(parents=True)
     # The process ids say nothing: in a container every server has the same one. Locks do.
     (gone / "lock").touch()
-    held = launcher._hold(theirs)
-    launcher._sweep(tmp_path)
+    held = folders.hold(theirs)
+    folders.sweep(tmp_path)
     os.close(held)
     assert sorted(tmp_path.iterdir()) == sorted([theirs, young, other])

@@ -20,9 +20,9 @@ from robustinfer import Predictor
 from robustinfer.cli.main import app
 from robustinfer.errors import ClientError, RobustinferError
 
-from ...waiting import PATIENCE, eventually
-from ..conftest import Server, serving
-from .connections import port_of, read_by
+from ..waiting import PATIENCE, eventually
+from .conftest import Server, serving
+from .torchserve.connections import port_of, read_by
 
 pytestmark = pytest.mark.server
 
@@ -89,12 +89,14 @@ class Load:
                 thread.join(PATIENCE)
 
 
-def test_sigterm_drains_and_leaves_nothing(tiny: Path, image: Array, predictor: Predictor, tmp_path: Path) -> None:
+def test_sigterm_drains_and_leaves_nothing(
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
+) -> None:
     config = tmp_path / "serve.toml"
     config.write_text(f"batch_size = 1\nmax_n = 200_000\ndrain_timeout = {PATIENCE}\n")
-    with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
+    with serving(tmp_path, str(tiny), "--config", str(config), token=None, engine=engine) as server:
         assert len(server.workers()) == 1
-        folder = state_folder(server).parent
+        folder = server.folder()
         answers: dict[int, Any] = {}
 
         def ask(seed: int) -> None:
@@ -105,7 +107,10 @@ def test_sigterm_drains_and_leaves_nothing(tiny: Path, image: Array, predictor: 
         for thread in threads:
             thread.start()
         # Requests are being answered, or wait in the server, which has read them.
-        eventually(lambda: any(folder.glob("state/busy-*")) and read_by(port_of(server.url)) + len(answers) >= 4)
+        if engine == "torchserve":  # a worker has one of them in hand, its front end has read the others
+            eventually(lambda: bool(server.in_hand()) and read_by(port_of(server.url)) + len(answers) >= 4)
+        else:
+            eventually(lambda: server.in_hand() + len(answers) >= 4)
         server.process.send_signal(signal.SIGTERM)
         for thread in threads:
             thread.join(PATIENCE)
@@ -115,16 +120,12 @@ def test_sigterm_drains_and_leaves_nothing(tiny: Path, image: Array, predictor: 
         assert_nothing_left(server, folder)
 
 
-def state_folder(server: Server) -> Path:
-    """The folder the launcher shares with its workers."""
-    environment = Path(f"/proc/{server.workers()[0]}/environ").read_bytes().decode().split("\0")
-    return Path(next(entry.partition("=")[2] for entry in environment if entry.startswith("ROBUST_SERVE_STATE=")))
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, str(tiny), token=None) as server:
-        folder = state_folder(server).parent
+def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path, engine: str) -> None:
+    with serving(tmp_path, str(tiny), token=None, engine=engine) as server:
+        folder = server.folder()
         # A server without authorisation answers anybody.
         assert httpx.get(f"{server.url}/predictions/tiny", timeout=PATIENCE).status_code == 200
         server.process.send_signal(signal.SIGINT)
@@ -133,9 +134,9 @@ def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_worker_killed_under_load_is_replaced_and_no_answer_is_wrong(
-    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
 ) -> None:
-    with serving(tmp_path, str(tiny), token=None) as server:
+    with serving(tmp_path, str(tiny), token=None, engine=engine) as server:
         load = Load(server, image, clients=4, n=20_000, retries=10_000)
         load.expect(predictor, image, 20_000)
         with load.running():
@@ -147,16 +148,23 @@ def test_a_worker_killed_under_load_is_replaced_and_no_answer_is_wrong(
             good = load.good
             eventually(lambda: load.good > good)
             recovery = time.monotonic() - killed
-        sys.stdout.write(f"\nworker killed: a new one answered {recovery:.1f} s later\n")
+        sys.stdout.write(f"\n{engine}: worker killed: a new one answered {recovery:.1f} s later\n")
         assert load.wrong == []
         assert load.failed == [], [str(error) for error in load.failed[:3]]
 
 
-@pytest.mark.parametrize("victim", ["jvm", pytest.param("launcher", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("victim", "engine"),
+    [
+        ("jvm", "torchserve"),
+        pytest.param("launcher", "torchserve", marks=pytest.mark.slow),
+        ("launcher", "asgi"),
+    ],
+)
 def test_a_killed_process_takes_the_server_with_it(
-    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, victim: str
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, victim: str, engine: str
 ) -> None:
-    with serving(tmp_path, str(tiny), token=None) as server:
+    with serving(tmp_path, str(tiny), token=None, engine=engine) as server:
         load = Load(server, image, clients=4, n=20_000, retries=0)
         load.expect(predictor, image, 20_000)
         with load.running():

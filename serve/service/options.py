@@ -15,12 +15,25 @@ from robustinfer.errors import ArgumentError
 from robustinfer.files import read_toml
 from robustinfer.settings import SETTINGS
 
-from ..service.limits import Limits
-from .archive import valid_name
+from .limits import Limits
 
-__all__ = ["ServeOptions", "ServedModel", "model_arguments"]
+__all__ = ["ServeOptions", "ServedModel", "as_json", "model_arguments", "valid_name"]
 
 Auth = Literal["token", "none"]
+EngineName = Literal["torchserve", "asgi"]
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def valid_name(name: str) -> str:
+    """The name, if an address (and TorchServe) can carry it."""
+    if not _NAME.fullmatch(name):
+        raise ArgumentError(
+            "A served model's name starts with a letter and has at most 64 letters, digits, and the signs _ - . ; "
+            f"found {name!r}: give another one, as NAME=MODEL."
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -46,12 +59,15 @@ class ServeOptions:
     `workers` are processes per model, by default one per GPU, or one with all cores on a CPU: one worker shares its
     engine batches over all requests, which is faster than several workers with a part of the cores each.
     `batch_delay_ms` is what a lone request waits for company: TorchServe waits it out in full, so it is short. `queue`
-    requests may wait, for each model; the next one gets 503 at once. `environment` names variables that the server
-    inherits besides the usual ones. `watch_timeout` is how long a model may make no prediction, idle,
+    requests may wait, for each model; the next one gets 503 at once. For the engine asgi: `connections` may be open per
+    worker, `read_timeout` is how long a client may take to send its headers, or its body, and `trusted_proxies` are
+    those whose X-Forwarded-For names the client. `environment` names variables that the server inherits besides the
+    usual ones. `watch_timeout` is how long a model may make no prediction, idle,
     before the server gives up and ends. With `sign_key`, a private key whose passphrase is in `passphrase_file`, every
     certificate is signed.
     """
 
+    engine: EngineName = "torchserve"
     host: str = "127.0.0.1"
     port: int = 8080
     metrics_host: str = "127.0.0.1"
@@ -66,7 +82,11 @@ class ServeOptions:
     threads: int | None = None
     batch_size: int = 16
     batch_delay_ms: int = 2
-    queue: int = 64
+    queue: int | None = None
+    connections: int = 1024
+    read_timeout: float = 10.0
+    trusted_proxies: tuple[str, ...] = ()
+    page: bool = False
     max_n: int = 100_000
     max_deadline: float = 30.0
     max_seconds: float = 60.0
@@ -82,6 +102,10 @@ class ServeOptions:
     environment: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.engine not in get_args(EngineName):
+            raise ArgumentError(f"engine is torchserve or asgi; found {self.engine!r}.")
+        if self.page and self.engine != "asgi":
+            raise ArgumentError("The page is served by the engine asgi: use --engine asgi with it.")
         if self.auth not in get_args(Auth):
             raise ArgumentError(f"auth is token or none; found {self.auth!r}.")
         if self.domain is not None:
@@ -111,6 +135,11 @@ class ServeOptions:
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that may wait, for each model: few where they wait for whole batches of others to be done."""
+        return self.queue or _QUEUES[self.engine]
+
     def limits(self, models: Sequence[ServedModel]) -> Limits:
         """What one request may ask for. The body's size follows from the models, if nobody has set it."""
         return Limits(
@@ -125,11 +154,14 @@ class ServeOptions:
         )
 
 
+_QUEUES = {"torchserve": 64, "asgi": 256}
 _POSITIVE = (
     "workers",
     "threads",
     "batch_size",
     "queue",
+    "connections",
+    "read_timeout",
     "max_n",
     "max_deadline",
     "max_seconds",
@@ -147,6 +179,8 @@ _LARGEST = {  # beyond these a number is a mistake, and would end in a message o
     "batch_size": 4096,
     "batch_delay_ms": 60_000,
     "queue": 100_000,
+    "connections": 100_000,
+    "read_timeout": 3600,
     "max_n": 10**9,
     "max_deadline": 86_400,
     "max_seconds": 86_400,
@@ -206,7 +240,8 @@ def _typed(path: Path, name: str, value: Any, hint: Any) -> Any:
 def model_arguments(arguments: Sequence[str], *, card: Card | None = None) -> list[ServedModel]:
     """Read `MODEL` or `NAME=MODEL` arguments: each file is loaded once here, so a bad one is refused before a start.
 
-    Without a name, a model is served under the name in its card. `card` is that of one model file that carries none.
+    Without a name, a model is served under that of its file, without the suffix. `card` is that of one model file that
+    carries none.
     """
     from robustinfer import Predictor
 
@@ -219,7 +254,7 @@ def model_arguments(arguments: Sequence[str], *, card: Card | None = None) -> li
         if separator and os.path.exists(argument):  # noqa: PTH110  (a file whose own name has the sign =)
             name, path = "", argument
         predictor = Predictor.load(path, device="cpu", threads=1, card=card)
-        served = valid_name(name or predictor.card.name)
+        served = valid_name(name or Path(path).stem)
         if any(model.name == served for model in models):
             raise ArgumentError(f"Two models would be served as {served!r}: give them names, as NAME=MODEL.")
         models.append(ServedModel(served, Path(path), predictor.card, predictor.digest, card is not None))

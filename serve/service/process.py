@@ -1,4 +1,4 @@
-"""Owning TorchServe's processes: the virtual machine and its workers are one process group, which ends with us."""
+"""Owning the processes of a server: each child is a process group of its own, which ends with us."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from ..service import logs
 
 __all__ = ["OwnedProcess"]
 
-# prctl(PR_SET_PDEATHSIG, SIGTERM); see that the parent did not die before the kernel was told; then become TorchServe.
+# prctl(PR_SET_PDEATHSIG, SIGTERM); see that the parent did not die before the kernel was told; then become the command.
 _STEP = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
@@ -29,19 +29,22 @@ os.execv(sys.argv[2], sys.argv[2:])
 class OwnedProcess:
     """A child with a process group of its own. Whatever happens to this process, the group does not outlive it long."""
 
-    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, descriptors: Sequence[int] = ()
+    ) -> None:
         try:
             self._child = subprocess.Popen(
                 _ending_with_us(command),
                 env=dict(environment),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                # Logs go to our stderr as they are. What the virtual machine prints besides is no JSON: it is wrapped.
+                # Logs go to our stderr as they are. What is printed besides is no JSON: it is wrapped.
                 stdout=subprocess.PIPE,
                 start_new_session=True,
+                pass_fds=tuple(descriptors),
             )
         except OSError as error:
-            raise ServeError(f"TorchServe could not be started: {error}.") from error
+            raise ServeError(f"{command[0]} could not be started: {error}.") from error
         threading.Thread(target=self._wrap_output, name="robust-serve-output", daemon=True).start()
 
     def _wrap_output(self) -> None:
@@ -49,7 +52,7 @@ class OwnedProcess:
         with self._child.stdout as output:
             for line in output:
                 if text := line.decode(errors="replace").strip():
-                    logs.announce("torchserve", message=text)
+                    logs.announce("printed", message=text)
 
     @property
     def pid(self) -> int:
@@ -71,7 +74,7 @@ class OwnedProcess:
         return True
 
     def stop(self, *, patience: float) -> None:
-        """End the group: ask the virtual machine, and after `patience` seconds, or when it is gone, kill the rest."""
+        """End the group: ask the child, and after `patience` seconds, or when it is gone, kill the rest."""
         if self.exit_code() is None:
             self._child.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

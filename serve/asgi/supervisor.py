@@ -1,0 +1,92 @@
+"""The supervisor of the workers: who dies is replaced, and who dies again and again is given up, with a reason."""
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from robustinfer.errors import ServeError
+
+from ..service import logs
+from ..service.process import OwnedProcess
+from ..service.state import State
+from .worker import CANNOT_START
+
+__all__ = ["Supervisor"]
+
+_DEATHS = 5  # so many ...
+_WITHIN = 60.0  # ... within so many seconds are too many
+
+
+class Supervisor:
+    """Keeps one worker alive. What arrives while there is none waits in the socket, which belongs to the launcher."""
+
+    def __init__(
+        self, number: int, *, descriptor: int, folder: Path, environment: Mapping[str, str], state: State
+    ) -> None:
+        self._number = number
+        self._descriptor = descriptor
+        self._folder = folder
+        self._environment = dict(environment)
+        self._state = state
+        self._deaths: deque[float] = deque(maxlen=_DEATHS)
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the worker of today."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no worker now."""
+        return self._process.exit_code() is not None
+
+    def is_ready(self, patience: float) -> bool:
+        """Whether the worker is there and well."""
+        return not self.has_ended and self._state.seconds_since_well(self.pid) < patience
+
+    def look(self, patience: float) -> None:
+        """Replace the worker if it is dead, or has not been well for `patience` seconds since it was; or give up."""
+        code = self._process.exit_code()
+        age = self._state.seconds_since_well(self.pid)
+        if code is None and (age == float("inf") or age < patience):
+            return
+        reason = _reason(code) if code is not None else f"made no progress for {age:.0f} s"
+        self._process.stop(patience=0.0)
+        logs.announce("worker lost", worker=self._number, pid=self.pid, reason=reason)
+        now = time.monotonic()
+        if code == CANNOT_START:
+            raise ServeError("A worker cannot start; the lines above say why.")
+        self._deaths.append(now)
+        if len(self._deaths) == _DEATHS and now - self._deaths[0] < _WITHIN:
+            raise ServeError(
+                f"A worker died {_DEATHS} times within {now - self._deaths[0]:.0f} s, at last it {reason}: giving up."
+            )
+        self._process = self._start()
+
+    def stop(self) -> None:
+        """End the worker."""
+        self._process.stop(patience=2.0)
+
+    def _start(self) -> OwnedProcess:
+        command = [
+            sys.executable,
+            "-m",
+            "robust.serve.asgi.worker",
+            str(self._folder),
+            str(self._number),
+            str(self._descriptor),
+        ]
+        return OwnedProcess(command, environment=self._environment, folder=self._folder, descriptors=[self._descriptor])
+
+
+def _reason(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
+    hint = " (the system may be out of memory)" if -code == signal.SIGKILL and os.name == "posix" else ""
+    return f"was killed by {name}{hint}"
