@@ -75,10 +75,7 @@ class Application:
         ]
         for address in ("/models/{model}/invoke", "/predictions/{model}", "/predictions/{model}/{version}"):
             routes += [Route(address, self._ask, methods=_ASK), Route(address, self._metadata)]
-        routes += [
-            Route("/predictions/{model}/{version}/health", self._health),
-            Route("/predictions/{model}/{version}/metadata", self._metadata),
-        ]
+        routes.append(Route("/predictions/{model}/{version}/metadata", self._metadata))
         for address in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             routes += [
                 Route(address, self._v2_model),
@@ -97,8 +94,6 @@ class Application:
         if self._has_page and parts[0] in ("", "page") and parts[1:2] != ["api"]:  # files that tell of no model
             return True
         if parts[0] == "v2" and parts[-1] == "ready":
-            return True
-        if parts[0] == "predictions" and len(parts) == 4 and parts[3] == "health":
             return True
         return parts[0] == "models" and parts[-1] == "invoke" and _query(scope).get("mode") == "health"
 

@@ -10,6 +10,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from robustinfer.settings import short
+
 from ..service.refusals import Refusal
 
 __all__ = ["form_fields", "read_body", "too_large"]
@@ -90,7 +92,7 @@ class _Form:
         if not self._name:
             raise Refusal.malformed("wrong_form", "Each part of a form has a name.")
         if self._name in self.fields:
-            raise Refusal.malformed("wrong_form", f"The form has two parts {self._name[:60]!r}.")
+            raise Refusal.malformed("repeated_field", f"The field {short(self._name)} stands in the form twice.")
 
     def data(self, data: bytes, start: int, end: int) -> None:
         self._content += data[start:end]

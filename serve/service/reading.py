@@ -117,7 +117,9 @@ def _split(body: bytes, header_length: str) -> tuple[bytes, bytes]:
     return body[:length], body[length:]
 
 
-def _read_json(body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits, decode: Decode, tensors: bytes) -> Reading:
+def _read_json(
+    body: bytes, settings: dict[str, Any], spec: InputSpec, limits: Limits, decode: Decode, tensors: bytes
+) -> Reading:
     document = parse_json(body)
     if not isinstance(document, dict):
         raise Refusal.malformed("not_an_object", f"A JSON request is an object; found a {_name(document)}.")

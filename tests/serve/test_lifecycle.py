@@ -120,8 +120,6 @@ def test_sigterm_drains_and_leaves_nothing(
         assert_nothing_left(server, folder)
 
 
-
-
 @pytest.mark.slow
 def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path, engine: str) -> None:
     with serving(tmp_path, str(tiny), token=None, engine=engine) as server:

@@ -280,7 +280,9 @@ def test_metrics_are_histograms_per_model(server: Server, image: Array) -> None:
 
     def found(name: str, **labels: str) -> bool:
         """Whether there is such a metric, with these labels among others, in any order."""
-        lines = [line for line in httpx.get(server.metrics, timeout=PATIENCE).text.splitlines() if line.startswith(name)]
+        lines = [
+            line for line in httpx.get(server.metrics, timeout=PATIENCE).text.splitlines() if line.startswith(name)
+        ]
         return any(all(f'{label}="{value}"' in line for label, value in labels.items()) for line in lines)
 
     # TorchServe reads what a worker prints in a thread of its own, which may be later than the answer.
