@@ -24,6 +24,7 @@ from .tracing import Tracing
 
 __all__ = ["Gate", "Visit"]
 
+_CLOSING = ("two_lengths", "too_slow")  # after which nobody knows where the next request begins
 CLIENT_GONE = 499  # as nginx logs it: nobody was there to be answered
 
 
@@ -45,6 +46,8 @@ class Visit:
     def response(self, answer: Answer) -> Response:
         """The HTTP response of an answer."""
         headers = {**answer.headers, "X-Request-ID": self.request_id, "Cache-Control": "no-store"}
+        if answer.code in _CLOSING:
+            headers["Connection"] = "close"
         if self.digest is not None and self.trusted and answer.mode != "health":
             headers["X-Model-Digest"] = self.digest
         text = answer.body.encode()

@@ -312,8 +312,8 @@ def test_logs_are_json_with_ids_and_without_secrets(server: Server, image: Array
     assert "n=1000" not in text
 
 
-def test_the_front_end_misreads_what_the_page_about_security_says(server: Server) -> None:
+def test_the_front_end_misreads_what_the_page_about_security_says(server: Server, engine: str) -> None:
     """No more than that; and no less, so that the page stays true."""
     with ThreadPoolExecutor(len(CASES)) as pool:
         found = dict(zip(CASES, pool.map(lambda case: misread(server.url, case), CASES.values()), strict=True))
-    assert {name for name, wrong in found.items() if wrong} == FLAWS, found
+    assert {name for name, wrong in found.items() if wrong} == (FLAWS if engine == "torchserve" else set()), found
