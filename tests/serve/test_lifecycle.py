@@ -89,14 +89,16 @@ class Load:
                 thread.join(PATIENCE)
 
 
-def test_sigterm_drains_and_leaves_nothing(
+def test_too_much_load_is_refused_and_sigterm_drains_and_leaves_nothing(
     tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
 ) -> None:
     config = tmp_path / "serve.toml"
-    config.write_text(f"batch_size = 1\nmax_n = 200_000\ndrain_timeout = {PATIENCE}\n")
+    config.write_text(f"queue = 4\nbatch_size = 1\nmax_n = 200_000\ndrain_timeout = {PATIENCE}\n")
     with serving(tmp_path, str(tiny), "--config", str(config), token=None, engine=engine) as server:
         assert len(server.workers()) == 1
         folder = server.folder()
+        if engine == "torchserve":
+            refuse_what_does_not_fit(server, image)
         answers: dict[int, Any] = {}
 
         def ask(seed: int) -> None:
@@ -120,6 +122,31 @@ def test_sigterm_drains_and_leaves_nothing(
         assert_nothing_left(server, folder)
 
 
+def refuse_what_does_not_fit(server: Server, image: Array) -> None:
+    """While the worker stands still, it and the queue of four hold up to five requests; the others are refused."""
+    told: queue.Queue[int] = queue.Queue()
+
+    def ask() -> None:
+        with server.http() as http:
+            told.put(http.post("/predictions/tiny", json={"image": image.tolist(), "n": 1000}).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    (worker,) = server.workers()
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for thread in threads:
+            thread.start()
+        assert [told.get(timeout=PATIENCE) for _ in range(7)] == [503] * 7
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    rest = sorted(told.get(timeout=PATIENCE) for _ in range(5))
+    for thread in threads:
+        thread.join(PATIENCE)
+    # If the worker had not yet taken its request, the queue had no room for the fifth.
+    assert rest[:4] == [200] * 4
+    assert rest[4] in (200, 503)
+
+
 @pytest.mark.slow
 def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path, engine: str) -> None:
     with serving(tmp_path, str(tiny), token=None, engine=engine) as server:
@@ -131,7 +158,7 @@ def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path, engine: str) -> None:
         assert_nothing_left(server, folder)
 
 
-def test_a_worker_killed_under_load_is_replaced_and_no_answer_is_wrong(
+def test_a_killed_worker_is_replaced_and_another_killed_process_takes_the_server_with_it(
     tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
 ) -> None:
     with serving(tmp_path, str(tiny), token=None, engine=engine) as server:
@@ -149,60 +176,34 @@ def test_a_worker_killed_under_load_is_replaced_and_no_answer_is_wrong(
         sys.stdout.write(f"\n{engine}: worker killed: a new one answered {recovery:.1f} s later\n")
         assert load.wrong == []
         assert load.failed == [], [str(error) for error in load.failed[:3]]
+        if engine == "torchserve":
+            kill_the_server(server, server.pid, image, predictor, code=1)  # its virtual machine
+        else:
+            kill_the_server(server, server.process.pid, image, predictor, code=-signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("victim", "engine"),
-    [
-        ("jvm", "torchserve"),
-        pytest.param("launcher", "torchserve", marks=pytest.mark.slow),
-        ("launcher", "asgi"),
-    ],
-)
-def test_a_killed_process_takes_the_server_with_it(
-    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, victim: str, engine: str
+@pytest.mark.slow  # its sibling above kills the virtual machine
+def test_a_killed_launcher_takes_the_server_with_it(
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path
 ) -> None:
-    with serving(tmp_path, str(tiny), token=None, engine=engine) as server:
-        load = Load(server, image, clients=4, n=20_000, retries=0)
-        load.expect(predictor, image, 20_000)
-        with load.running():
-            eventually(lambda: load.good >= 4)
-            os.kill(server.pid if victim == "jvm" else server.process.pid, signal.SIGKILL)
-            code = server.process.wait(PATIENCE)
-            ended = eventually(lambda: server.group() == [])
-        sys.stdout.write(f"\n{victim} killed: all its processes were gone {ended:.1f} s after the command\n")
-        assert code == (1 if victim == "jvm" else -signal.SIGKILL)
-        assert load.wrong == []
-        assert load.failed
-        assert refuses_connections(server.url)
+    with serving(tmp_path, str(tiny), token=None) as server:
+        kill_the_server(server, server.process.pid, image, predictor, code=-signal.SIGKILL)
 
 
-def test_too_much_load_gets_503_at_once(tiny: Path, image: Array, tmp_path: Path) -> None:
-    """While the worker stands still, it and the queue of two hold up to three requests; the others are refused."""
-    config = tmp_path / "serve.toml"
-    config.write_text("queue = 2\nbatch_size = 1\n")
-    with serving(tmp_path, str(tiny), "--config", str(config), token=None) as server:
-        told: queue.Queue[int] = queue.Queue()
-
-        def ask() -> None:
-            with server.http() as http:
-                told.put(http.post("/predictions/tiny", json={"image": image.tolist(), "n": 1000}).status_code)
-
-        threads = [threading.Thread(target=ask) for _ in range(12)]
-        (worker,) = server.workers()
-        os.kill(worker, signal.SIGSTOP)
-        try:
-            for thread in threads:
-                thread.start()
-            assert [told.get(timeout=PATIENCE) for _ in range(9)] == [503] * 9
-        finally:
-            os.kill(worker, signal.SIGCONT)
-        rest = [told.get(timeout=PATIENCE) for _ in range(3)]
-        for thread in threads:
-            thread.join(PATIENCE)
-    # A worker that has not yet taken its request leaves the queue no room for a third.
-    assert sorted(rest)[:2] == [200, 200]
-    assert sorted(rest)[2] in (200, 503)
+def kill_the_server(server: Server, victim: int, image: Array, predictor: Predictor, *, code: int) -> None:
+    """Kill one of its processes under load: all of them end, and no client was told anything wrong."""
+    load = Load(server, image, clients=4, n=20_000, retries=0)
+    load.expect(predictor, image, 20_000)
+    with load.running():
+        eventually(lambda: load.good >= 4)
+        os.kill(victim, signal.SIGKILL)
+        ended_with = server.process.wait(PATIENCE)
+        ended = eventually(lambda: server.group() == [])
+    sys.stdout.write(f"\nall processes of the server were gone {ended:.1f} s after the command\n")
+    assert ended_with == code
+    assert load.wrong == []
+    assert load.failed
+    assert refuses_connections(server.url)
 
 
 @pytest.mark.parametrize(
