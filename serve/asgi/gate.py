@@ -24,7 +24,7 @@ from .tracing import Tracing
 
 __all__ = ["Gate", "Visit"]
 
-_CLOSING = ("two_lengths", "too_slow")  # after which nobody knows where the next request begins
+_CLOSING = ("http_version", "two_lengths", "too_slow")  # after which nobody knows where the next request begins
 CLIENT_GONE = 499  # as nginx logs it: nobody was there to be answered
 
 
@@ -113,6 +113,8 @@ class Gate:
                     await visit.response(answer)(scope, receive, send)
 
     def _check(self, visit: Visit, scope: Scope) -> None:
+        if scope["http_version"] not in ("1.0", "1.1"):
+            raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "http_version", "This server speaks HTTP/1.1.")
         if "transfer-encoding" in visit.headers and "content-length" in visit.headers:
             # Two lengths: what stands in front of us may see another end of this request than we do.
             raise Refusal.malformed("two_lengths", "A request has Content-Length or Transfer-Encoding, not both.")

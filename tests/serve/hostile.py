@@ -78,7 +78,9 @@ def misread(url: str, case: Case) -> str | None:
     connection = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=PATIENCE)
     with connection, contextlib.suppress(OSError):
         connection.sendall(case.sent)
-        while len(found) < 1 + case.alone and (part := connection.recv(65_536)):
+        while (len(found) < 1 + case.alone or case.contains.encode() not in received) and (
+            part := connection.recv(65_536)
+        ):
             received += part
             found = [int(code) for code in re.findall(rb"HTTP/1\.[01] (\d\d\d)", received)]
     if (found[0] if found else None) not in case.statuses or len(found) > 1:
