@@ -10,11 +10,14 @@ Needs httpx: pip install "robustinfer[client]".
 """
 
 import asyncio
+import dataclasses
 import io
+import json
 import os
 import random
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +30,7 @@ import numpy.typing as npt
 from .certificate import Certificate, Prediction
 from .errors import ArgumentError, ClientError, ImageFileError
 from .extras import needed
+from .live import Snapshot
 from .settings import CertifySettings, PredictSettings
 from .signing import PublicKey, check_answer
 
@@ -90,14 +94,34 @@ class _Core:
     def _certified(self, image: Image, settings: CertifySettings) -> _Steps[Any]:
         """The document of a certificate, whose signature is checked if there is a key."""
         document = yield from self._answer(self._post(image, "certify", settings))
-        Certificate.from_json(document)
+        self._certificate(document)
+        return document
+
+    def _certificate(self, document: Any) -> Certificate:
+        """The certificate of a document, whose signature is checked if there is a key."""
+        certificate = Certificate.from_json(document)
         if self._key is not None:
             check_answer(document, self._key)
-        return document
+        return certificate
 
     def predict(self, image: Image, settings: PredictSettings) -> _Steps[Prediction]:
         """The smoothed label of one image."""
         return Prediction.from_json((yield from self._answer(self._post(image, "predict", settings))))
+
+    def stream(self, image: Image, settings: CertifySettings) -> _Send:
+        """The request whose answer is a stream of events."""
+        request = self._post(image, "certify", settings)
+        return dataclasses.replace(request, params={**request.params, "stream": 1})
+
+    def event(self, name: str, data: str) -> Snapshot | Certificate:
+        """What an event of a stream says; the error, if it is one."""
+        document = json.loads(data)
+        if name == "votes":
+            return Snapshot.from_json(document)
+        if name == "answer":
+            return self._certificate(document)
+        message, code = _complaint(document)
+        raise ClientError(f"The server {self.base} failed: {message or 'no reason'}", code=code)
 
     def metadata(self) -> _Steps[dict[str, Any]]:
         """The model's card and digest, and what the server allows."""
@@ -126,7 +150,7 @@ class _Core:
                     reason = str(reply) or type(reply).__name__
                     raise ClientError(f"The server {self.base} does not answer: {reason}.") from reply
             elif pause is None or not _worth_retrying(reply):
-                return self._document(reply)
+                return self.document(reply)
             yield pause
 
     def _pauses(self) -> Iterator[float]:
@@ -134,7 +158,7 @@ class _Core:
         for attempt in range(self._retries):
             yield min(_LONGEST_PAUSE, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
 
-    def _document(self, response: "httpx.Response") -> Any:
+    def document(self, response: "httpx.Response") -> Any:
         """The JSON of a good answer; the error in any other."""
         try:
             document = response.json()
@@ -198,6 +222,34 @@ class Client:
     def predict(self, image: Image, **settings: Unpack[PredictSettings]) -> Prediction:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""
         return self._run(self._core.predict(image, settings))
+
+    def stream(self, image: Image, **settings: Unpack[CertifySettings]) -> Iterator[Snapshot | Certificate]:
+        """`certify` by a server of the engine asgi, with its votes on the way: snapshots, and the certificate at last.
+
+        With `radius` or `deadline` a snapshot's radius is proven at its moment. Leaving the loop cancels the work.
+        """
+        request = self._core.stream(image, settings)
+        with self._opened(request) as response:
+            parser = _EventParser()
+            for line in response.iter_lines():
+                for event in parser.feed(line):
+                    yield self._core.event(*event)
+            parser.finish(self._core.base)
+
+    @contextmanager
+    def _opened(self, request: _Send) -> "Iterator[httpx.Response]":
+        import httpx
+
+        try:
+            with self._http.stream(
+                request.method, request.url, params=request.params, content=request.content
+            ) as response:
+                if not response.is_success:
+                    response.read()
+                    self._core.document(response)
+                yield response
+        except httpx.TransportError as error:
+            raise ClientError(f"The server {self._core.base} does not answer: {error}.") from error
 
     def metadata(self) -> dict[str, Any]:
         """The model's card and digest, and what the server allows."""
@@ -272,6 +324,26 @@ class AsyncClient:
         """The smoothed label of one image. Settings as of `Predictor.predict`."""
         return await self._run(self._core.predict(image, settings))
 
+    async def stream(self, image: Image, **settings: Unpack[CertifySettings]) -> AsyncIterator[Snapshot | Certificate]:
+        """`Client.stream`, as an asynchronous iterator."""
+        import httpx
+
+        request = self._core.stream(image, settings)
+        try:
+            async with self._http.stream(
+                request.method, request.url, params=request.params, content=request.content
+            ) as response:
+                if not response.is_success:
+                    await response.aread()
+                    self._core.document(response)
+                parser = _EventParser()
+                async for line in response.aiter_lines():
+                    for event in parser.feed(line):
+                        yield self._core.event(*event)
+                parser.finish(self._core.base)
+        except httpx.TransportError as error:
+            raise ClientError(f"The server {self._core.base} does not answer: {error}.") from error
+
     async def metadata(self) -> dict[str, Any]:
         """The model's card and digest, and what the server allows."""
         return await self._run(self._core.metadata())
@@ -300,6 +372,29 @@ class AsyncClient:
             return await self._http.request(request.method, request.url, params=request.params, content=request.content)
         except httpx.TransportError as error:
             return error
+
+
+class _EventParser:
+    """Server-sent events from their lines: a name and one line of data each."""
+
+    def __init__(self) -> None:
+        self._name, self._data, self._last = "", "", ""
+
+    def feed(self, line: str) -> Iterator[tuple[str, str]]:
+        """The event that this line ends, if it ends one."""
+        field, _, value = line.partition(":")
+        if field == "event":
+            self._name = value.strip()
+        elif field == "data":
+            self._data = value.strip()
+        elif not line and self._name:
+            yield self._name, self._data
+            self._name, self._data, self._last = "", "", self._name
+
+    def finish(self, server: str) -> None:
+        """Refuse a stream that ended without an answer."""
+        if self._last != "answer":
+            raise ClientError(f"The server {server} ended the stream before its answer.")
 
 
 def _worth_retrying(response: "httpx.Response") -> bool:

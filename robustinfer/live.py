@@ -5,7 +5,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,6 +54,13 @@ class Snapshot:
     def to_json(self) -> dict[str, Any]:
         """The snapshot as a JSON object."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Snapshot":
+        """Read a snapshot; fields that are not known are ignored."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in document.items() if name in known}
+        return cls(**values | {"counts": tuple(values["counts"])})
 
 
 class AnswerFuture(Future[Result]):
