@@ -56,70 +56,76 @@ def certify(server: Server, image: Array, token: str | None, **fields: Any) -> h
     return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
-def test_a_foreign_environment_a_lost_token_and_a_new_one(tiny: Path, image: Array, tmp_path: Path) -> None:
+def test_a_foreign_environment_a_signing_key_a_lost_token_and_a_new_one(
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path
+) -> None:
     hostile = tmp_path / "hostile.properties"
     hostile.write_text("management_address=http://127.0.0.1:0\ndisable_token_authorization=true\n")
     token_file = tmp_path / "token"
     token_file.write_text(TOKEN)
+    key = PrivateKey.generate()
+    public = key.write(tmp_path / "release.key", passphrase=b"a word")
     foreign = {
         "TS_CONFIG_FILE": str(hostile),
         "http_proxy": "http://127.0.0.1:9",
         "no_proxy": "",
         "DATABASE_URL": "postgres://user:word@host/base",
-        "DB_PASSWORD": "a word",
+        "DB_PASSWORD": "a password",
     }
-    with serving(tmp_path, str(tiny), "--token-file", str(token_file), environment=foreign) as server:
-        for pid in server.group():
-            assert not set(environment_of(pid)) & {*foreign, "ROBUST_SERVE_TOKEN"}
-        listening = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
-        assert str(hostile) not in listening
-        # A stranger learns nothing of the model, and a client that has the token everything.
-        stranger, friend = certify(server, image, None), certify(server, image, TOKEN)
-        assert (stranger.status_code, friend.status_code) == (401, 200)
-        assert "X-Model-Digest" not in stranger.headers
-        assert friend.headers["X-Model-Digest"] == friend.json()["model"]["digest"]
-        health = httpx.get(f"{server.url}/models/tiny/invoke?mode=health", timeout=PATIENCE, trust_env=False)
-        assert (health.status_code, health.json()) == (200, {"ready": True})
-        assert "X-Model-Digest" not in health.headers
-
-        # A new token is read on SIGHUP, without a restart.
-        other = "another-token-for-tests-0123456789"
-        token_file.write_text(other)
-        server.process.send_signal(signal.SIGHUP)
-        eventually(lambda: certify(server, image, other).status_code == 200)
-        assert certify(server, image, TOKEN).status_code == 401
-
-        # Without its files the server lets nobody in, not even after a worker's restart.
-        (folder_of(server) / "state" / "token.sha256").unlink()
-        kill_worker(server)
-        assert certify(server, image, None).status_code == 401
-        assert certify(server, image, other).status_code == 401
-
-
-def test_a_server_that_signs_hands_its_key_to_workers_alone(
-    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path
-) -> None:
-    key = PrivateKey.generate()
-    public = key.write(tmp_path / "release.key", passphrase=b"a word")
+    options = ["--token-file", str(token_file), "--sign-key", str(tmp_path / "release.key")]
     secret = {"ROBUST_KEY_PASSPHRASE": "a word"}
-    saved = tmp_path / "answer.json"
-    with serving(tmp_path, str(tiny), "--sign-key", str(tmp_path / "release.key"), environment=secret) as server:
-        for pid in server.group():
-            assert not [value for value in environment_of(pid).values() if "a word" in value or "PRIVATE" in value]
+    with serving(tmp_path, str(tiny), *options, environment=foreign | secret) as server:
+        nothing_leaks(server, set(foreign), hostile)
         state = folder_of(server) / "state"
         assert (state.stat().st_mode & 0o777, (state / "sign.key").stat().st_mode & 0o777) == (0o700, 0o600)
-        with server.client(key=public) as client:
-            saved.write_text(json.dumps(client.certify_signed(image, n=500)))
+        strangers_learn_nothing(server, image)
+        with server.client(key=public, retries=10_000) as client:
+            signed = client.certify_signed(image, n=500)
             assert client.metadata()["signed_by"] == key.public.id
             # A worker that comes back signs as well.
             kill_worker(server)
             assert predictor.verify(client.certify(image, n=500), image).ok
+        tokens_change_and_are_lost(server, image, token_file)
     assert not state.parent.exists()
-    check_answer(json.loads(saved.read_text()), PublicKey.load(public))
-    pixels = tmp_path / "image.png"
+    check_answer(signed, PublicKey.load(public))
+    saved, pixels = tmp_path / "answer.json", tmp_path / "image.png"
+    saved.write_text(json.dumps(signed))
     Image.fromarray(image).save(pixels)
     arguments = [str(saved), "--key", str(public), "--model", str(tiny), "--image", str(pixels)]
     assert CliRunner().invoke(app, ["verify", *arguments]).exit_code == 0
+
+
+def nothing_leaks(server: Server, foreign: set[str], hostile: Path) -> None:
+    """Neither the variables of others nor a secret of the server reach its processes; the key is for workers alone."""
+    for pid in server.group():
+        found = environment_of(pid)
+        assert not set(found) & {*foreign, "ROBUST_SERVE_TOKEN"}
+        assert not [value for value in found.values() if "a word" in value or "PRIVATE" in value]
+    assert str(hostile) not in Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
+
+
+def strangers_learn_nothing(server: Server, image: Array) -> None:
+    """A client that has the token learns everything about the model."""
+    stranger, friend = certify(server, image, None), certify(server, image, TOKEN)
+    assert (stranger.status_code, friend.status_code) == (401, 200)
+    assert "X-Model-Digest" not in stranger.headers
+    assert friend.headers["X-Model-Digest"] == friend.json()["model"]["digest"]
+    health = httpx.get(f"{server.url}/models/tiny/invoke?mode=health", timeout=PATIENCE, trust_env=False)
+    assert (health.status_code, health.json()) == (200, {"ready": True})
+    assert "X-Model-Digest" not in health.headers
+
+
+def tokens_change_and_are_lost(server: Server, image: Array, token_file: Path) -> None:
+    """A new token is read on SIGHUP; without its files the server lets nobody in, not even after a worker's restart."""
+    other = "another-token-for-tests-0123456789"
+    token_file.write_text(other)
+    server.process.send_signal(signal.SIGHUP)
+    eventually(lambda: certify(server, image, other).status_code == 200)
+    assert certify(server, image, TOKEN).status_code == 401
+    (folder_of(server) / "state" / "token.sha256").unlink()
+    kill_worker(server)
+    assert certify(server, image, None).status_code == 401
+    assert certify(server, image, other).status_code == 401
 
 
 @pytest.mark.slow
