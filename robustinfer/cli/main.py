@@ -27,6 +27,7 @@ app = typer.Typer(
 # In the order a newcomer meets them. Each module holds one function `command`, and imports what is heavy inside it.
 _COMMANDS: tuple[str, ...] = (
     "quickstart",
+    "demo",
     "data",
     "recipes",
     "train",

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from .options import CardFile, PassphraseFile
 if TYPE_CHECKING:
     from robust.serve.service.launching import BaseLauncher
 
-__all__ = ["command"]
+__all__ = ["command", "page_address", "serve"]
 
 
 def command(
@@ -27,6 +28,15 @@ def command(
             envvar="ROBUST_SERVE_ENGINE",
             help="torchserve, or asgi: no Java, no torch, streams votes, short requests overtake long ones. "
             "Default: torchserve.",
+            show_default=False,
+        ),
+    ] = None,
+    page: Annotated[
+        bool | None,
+        typer.Option(
+            "--page/--no-page",
+            envvar="ROBUST_SERVE_PAGE",
+            help="Also serve a page that shows what a certificate is; needs the engine asgi. Default: no page.",
             show_default=False,
         ),
     ] = None,
@@ -108,7 +118,7 @@ def command(
     """Serve models over HTTP until ctrl-C; answers are certificates.
 
     [dim]robust serve quickstart/digits.onnx[/dim]
-    [dim]robust serve quickstart/digits.onnx --engine asgi[/dim]
+    [dim]robust serve quickstart/digits.onnx --engine asgi --page[/dim]
     [dim]robust serve quickstart/digits.onnx --port 9000 --auth none[/dim]
     """
     from robust.serve.service.options import ServeOptions, model_arguments
@@ -117,6 +127,7 @@ def command(
 
     overrides: dict[str, Any] = {
         "engine": engine,
+        "page": page,
         "host": host,
         "port": port,
         "workers": workers,
@@ -138,12 +149,17 @@ def command(
     if check:
         _print_check(launcher)
         return
+    serve(launcher, lambda: _print_addresses(launcher, as_json=as_json))
+
+
+def serve(launcher: "BaseLauncher", announce: Callable[[], None]) -> None:
+    """Run a server until somebody ends it; `announce` is called when it is ready."""
     _tell(f"Starting {launcher.engine} ...")
     with launcher.signals(), launcher:
         launcher.wait_ready()
         for remark in launcher.remarks():
             _tell(remark)
-        _print_addresses(launcher, as_json=as_json)
+        announce()
         sys.stdout.flush()  # whoever reads this through a pipe waits for it
         launcher.wait()
         _tell("Stopping: answering what has arrived ...")
@@ -164,6 +180,11 @@ def _tell(text: str) -> None:
         note(text)
     else:
         announce("launcher", message=text)
+
+
+def page_address(launcher: "BaseLauncher") -> str:
+    """The address of the page, with the token in the part that a browser keeps to itself, if the token is fresh."""
+    return f"{launcher.addresses.url}/page/" + (f"#token={launcher.token}" if launcher.token_is_ours else "")
 
 
 def _launcher_class(engine: str) -> "type[BaseLauncher]":
@@ -211,11 +232,14 @@ def _print_addresses(launcher: "BaseLauncher", *, as_json: bool) -> None:
                 "pid": launcher.pid,
                 "models": [model.name for model in launcher.models],
                 "token": launcher.token if launcher.token_is_ours else None,
+                **({"page": page_address(launcher)} if launcher.options.page else {}),
             }
         )
         return
     for model in launcher.models:
         print_text(f"{model.name}: {url}/predictions/{model.name}   (ready: {health_url(url, model.name)})")
+    if launcher.options.page:
+        print_text(f"page: {page_address(launcher)}")
     print_text(f"metrics: {launcher.addresses.metrics_url}")
     print_text(f"health:  {launcher.addresses.health_url}/ready")
     if launcher.key:

@@ -127,7 +127,7 @@ class Counter:
         if certificate.model.digest != self.desk.predictor.digest:
             raise Refusal.unacceptable("other_model", "The certificate was made by another model file than this one.")
         image = read_image(document, self.desk.predictor.card.input, self.desk.decoder.decode)
-        self.desk.check_samples(certificate.n + certificate.n0, certificate.samples_used)
+        self.desk.check_replay(certificate)
         try:
             return self.desk.predictor.verify(certificate, image).to_json()
         except CertificateError as error:

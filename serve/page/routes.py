@@ -1,5 +1,6 @@
 """The addresses of the page: static files for anybody, and, with the server's token, what the page asks of a model."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -46,6 +47,7 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 _MOST_VIEWS = 24
 _DEADLINE = 5.0  # seconds for which a visitor watches the votes come in
 _LARGEST_SEED = 2**64 - 1
+_READ_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class _Desk:
     def __init__(self, models: Mapping[str, PageModel], permits: Callable[[str | None], bool]) -> None:
         self._models = models
         self._permits = permits
+        # One visitor's table of prices must not take the processors from everybody's certificates.
+        self._turns = asyncio.Semaphore(1)
         self._material = {name: material_beside(one.path, one.predictor.card) for name, one in models.items()}
 
     async def models(self, request: Request) -> Response:
@@ -111,7 +115,7 @@ class _Desk:
             count = _whole(request, "count", least=1, most=_MOST_VIEWS, default=12)
             seed = _whole(request, "seed", least=0, most=_LARGEST_SEED, default=-1)
             first = _whole(request, "first", least=0, most=2**62, default=0)
-            found = await run_in_threadpool(
+            found = await self._work(
                 views,
                 model.predictor,
                 image,
@@ -120,7 +124,7 @@ class _Desk:
                 first=first,
                 domain=model.limits.domain,
             )
-            return found.to_json()
+            return dict(found.to_json())
 
         return await self._answered(request, answer)
 
@@ -137,7 +141,7 @@ class _Desk:
                 direction = known
             else:
                 raise Refusal.unacceptable("no_attack", "There is no attack direction for this picture.")
-            found = await run_in_threadpool(
+            found = await self._work(
                 walk,
                 model.predictor,
                 material.ordinary,
@@ -147,7 +151,7 @@ class _Desk:
                 attack=example is not None,
                 domain=model.limits.domain,
             )
-            return found.to_json()
+            return dict(found.to_json())
 
         return await self._answered(request, answer)
 
@@ -157,7 +161,7 @@ class _Desk:
         async def answer() -> dict[str, Any]:
             model, _, image = await self._opened(request)
             choices = _choices(model.limits)
-            found = await run_in_threadpool(
+            found = await self._work(
                 prices,
                 model.predictor,
                 image,
@@ -165,9 +169,14 @@ class _Desk:
                 alphas=choices["alpha"],
                 domain=model.limits.domain,
             )
-            return found.to_json()
+            return dict(found.to_json())
 
         return await self._answered(request, answer)
+
+    async def _work(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Compute something in another thread, one visitor after the other."""
+        async with self._turns:
+            return await run_in_threadpool(work, *arguments, **options)
 
     async def _opened(self, request: Request) -> tuple[PageModel, Material, Any]:
         """The model of the address, its material, and the image of the body."""
@@ -176,7 +185,8 @@ class _Desk:
             raise Refusal(HTTPStatus.NOT_FOUND, "no_model", "There is no such model on this server.")
         model = self._models[name]
         body = await _body(request, model.limits.max_body)
-        reading = read(
+        reading = await run_in_threadpool(
+            read,
             {"body": body},
             content_type=request.headers.get("content-type", ""),
             spec=model.predictor.card.input,
@@ -229,10 +239,15 @@ def _choices(limits: Limits) -> dict[str, Any]:
 
 async def _body(request: Request, most: int) -> bytes:
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "limit_body", f"A body has at most {most} bytes.")
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most:
+                    sentence = f"A body has at most {most} bytes."
+                    raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "limit_body", sentence)
+    except TimeoutError:
+        raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "slow_body", "The picture took too long to arrive.") from None
     return body
 
 

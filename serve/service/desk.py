@@ -181,10 +181,10 @@ class Desk:
     def _grey(self) -> npt.NDArray[np.uint8]:
         return np.full((1, *self.predictor.card.input.shape), 128, dtype=np.uint8)
 
-    def check_samples(self, allowed: int, used: int) -> None:
-        """Refuse to replay a certificate of more samples than may be asked for."""
-        self.limits.check_settings({"n": allowed}, images=1)
-        self.limits.check_cost(used, self._rate)
+    def check_replay(self, certificate: Certificate) -> None:
+        """Refuse to replay a certificate that could not have been asked for here."""
+        self.limits.check_settings({"n": certificate.n, "n0": certificate.n0}, images=1)
+        self.limits.check_cost(certificate.samples_used, self._rate)
 
     def metadata(self) -> dict[str, Any]:
         """The card, the digest and what this server allows."""

@@ -115,7 +115,7 @@ async function lead(signal = running.signal) {
       ? "This change was computed to fool an ordinary network. Move the slider to apply it step by step."
       : `${attacked ? "A" : "No attack was computed for this picture; a"} random change rarely fools anybody. Move the slider to apply it step by step.`;
   const found = await post(api("walk", { ...along, radius: answer.certificate.radius }), answer.picture.file, { signal });
-  walk.begin(found, answer.certificate, answer.model.ordinary);
+  walk.begin(found, answer.certificate, answer.model.ordinary, direction);
 }
 
 async function turn(to) {

@@ -11,18 +11,20 @@ export function clear() {
   for (const id of ["ordinary-says", "own-says", "ordinary-mark", "own-mark", "distance"]) $(id).textContent = "";
 }
 
-// `ordinary` says whether there is another network; otherwise the model itself is asked without its noise.
-export function begin(found, ofCertificate, ordinary) {
+// `ordinary` says whether there is another network; otherwise the model itself is asked without its noise. `direction`
+// is 0 for an attack, or the number of a random direction.
+export function begin(found, ofCertificate, ordinary, direction) {
   [points, certificate] = [found.points, ofCertificate];
   $("ordinary-name").textContent = ordinary ? "An ordinary network says" : "The model without its noise says";
   $("ordinary-lane-name").textContent = ordinary ? "ordinary network" : "without noise";
   const start = points[0].ordinary;
   const end = points.findIndex((point) => !point.proven);
-  lane("ordinary-lane", (point) => (point.ordinary === start ? "proven" : "other"), -1);
+  lane("ordinary-lane", (point) => (point.ordinary === start ? "" : "other"), -1);
   lane("own-lane", (point) => `${kind(point)}${point.proven ? " proven" : ""}`, end);
   $("step").disabled = false;
   $("step").max = points.length - 1;
   $("step").value = 0;
+  $("step").dataset.direction = direction;
   show();
 }
 

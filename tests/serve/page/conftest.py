@@ -34,10 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "images").mkdir()
     for name, level in {"bright": BRIGHT, "undecided": UNDECIDED}.items():
         Image.fromarray(constant(level)[0]).save(path / "images" / f"{name}.png")
-    original, changed = constant(BRIGHT), constant(BRIGHT)
+    original, changed = constant(BRIGHT), constant(BRIGHT - 8)
     changed[0, 0, 0] = 178
+    distance = float(np.linalg.norm(changed.astype(float) - original)) / 255
     example = AttackedImage(
-        index=7, truth=2, fooled=1, answered=2, distance=52 / 255, radius=0.5, original=original, changed=changed
+        index=7, truth=2, fooled=1, answered=2, distance=distance, radius=0.5, original=original, changed=changed
     )
     attacked = Attacked("one pixel", 0.5, 20, images=1, clean=1, robust=0, certified=1, fooled=1, examples=(example,))
     save_attacked(path / "attacked.npz", attacked)
