@@ -1,15 +1,30 @@
 """TorchServe's configuration: closed where it is open by default. Keys are those of TorchServe 0.12."""
 
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..service.addresses import Addresses, bound
+from ..service.addresses import Addresses
 from ..service.devices import Allotment
 from ..service.limits import Limits
 from ..service.options import ServedModel, ServeOptions
 
-__all__ = ["model_config", "properties", "render"]
+__all__ = ["hosts_text", "model_config", "properties", "render"]
+
+
+def hosts_text(addresses: Addresses) -> str | None:
+    """The file in which Java finds the names of IPv6 addresses, and no others; None if there are none."""
+    named = {_bound(host): host for host in (addresses.host, addresses.metrics_host) if ":" in host}
+    if not named:
+        return None
+    known = {"localhost": "127.0.0.1", socket.gethostname(): "127.0.0.1", **named}
+    return "".join(f"{address} {name}\n" for name, address in known.items())
+
+
+def _bound(host: str) -> str:
+    """A host as TorchServe can read it: it takes names and IPv4 addresses, so an IPv6 address gets a name."""
+    return "ipv6-" + "".join(sign if sign.isalnum() else "-" for sign in host) if ":" in host else host
 
 
 def model_config(model: ServedModel, options: ServeOptions, limits: Limits, allotment: Allotment) -> Mapping[str, Any]:
@@ -52,8 +67,8 @@ def properties(
 ) -> dict[str, str]:
     """The keys of `config.properties`, each with its reason where TorchServe's default is another one."""
     return {
-        "inference_address": f"http://{bound(addresses.host)}:{addresses.port}",
-        "metrics_address": f"http://{bound(addresses.metrics_host)}:{addresses.metrics_port}",
+        "inference_address": f"http://{_bound(addresses.host)}:{addresses.port}",
+        "metrics_address": f"http://{_bound(addresses.metrics_host)}:{addresses.metrics_port}",
         # A file in a folder only its owner can enter: nobody else can scale, describe or change models.
         "management_address": f"unix:{management}",
         # gRPC cannot be switched off: it gets any free ports, which the launcher closes (see `listeners`).

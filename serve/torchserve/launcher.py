@@ -19,7 +19,7 @@ from ..service.process import OwnedProcess
 from ..service.state import ENVIRONMENT
 from . import listeners, management, metrics
 from .archive import pack
-from .configuration import model_config, properties, render
+from .configuration import hosts_text, model_config, properties, render
 from .java import find_java, version_of, vm_arguments
 from .watch import Watch
 
@@ -128,6 +128,8 @@ class Launcher(BaseLauncher):
             pack(model.path, archive, name=model.name, version=model.version, config=config, card=card)
         write_text(folder / "config.properties", self.properties_text(folder))
         write_text(folder / "metrics.yaml", metrics.config_text())
+        if names := hosts_text(self.addresses):
+            write_text(folder / "hosts", names)
         write_text(folder / "log4j2.xml", logs.LOG4J)
         own = {ENVIRONMENT: str(folder / "state"), "TMPDIR": str(folder)}
         environment = self.allotment.environment(inherited(os.environ, also=self.options.environment)) | own
@@ -173,6 +175,7 @@ class Launcher(BaseLauncher):
             *vm_arguments(self._java_version, heap_megabytes=self.options.heap_megabytes),
             f"-Dmodel_server_home={home}",
             f"-Djava.io.tmpdir={folder}",
+            *([f"-Djdk.net.hosts.file={folder / 'hosts'}"] if (folder / "hosts").exists() else []),
             f"-Dlog4j.configurationFile={(folder / 'log4j2.xml').as_uri()}",
             "-cp",
             str(home / "ts" / "frontend" / "*"),

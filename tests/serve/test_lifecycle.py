@@ -148,8 +148,9 @@ def refuse_what_does_not_fit(server: Server, image: Array) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_as_well(tiny: Path, tmp_path: Path, engine: str) -> None:
-    with serving(tmp_path, str(tiny), token=None, engine=engine) as server:
+def test_ctrl_c_stops_as_well_and_ipv6_is_spoken(tiny: Path, tmp_path: Path, engine: str) -> None:
+    host = "::1" if Path("/proc/net/if_inet6").exists() else "127.0.0.1"
+    with serving(tmp_path, str(tiny), "--host", host, "--metrics-host", host, token=None, engine=engine) as server:
         folder = server.folder()
         # A server without authorisation answers anybody.
         assert httpx.get(f"{server.url}/predictions/tiny", timeout=PATIENCE).status_code == 200

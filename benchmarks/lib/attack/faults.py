@@ -114,7 +114,7 @@ def drain(target: Target, *, cut: bool) -> Observation:
 
 
 def _sentence(line: str) -> str:
-    found = re.search(r"\d+ accepted requests were cut off[^.;]*", line)
+    found = re.search(r"\d+ accepted requests were cut off after [\d.]+ s", line)
     return found.group(0) if found else line[:160]
 
 

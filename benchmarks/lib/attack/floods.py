@@ -32,11 +32,11 @@ def _head(length: int, *, token: bool) -> bytes:
 
 @contextlib.contextmanager
 def _held(target: Target, count: int, head: bytes, body: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that have sent the beginning of a request, and wait."""
+    """Connections of another address that have sent the beginning of a request, and wait."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):
-            connection = socket.create_connection(target.address, timeout=30)
+            connection = socket.create_connection(target.address, timeout=30, source_address=("127.0.0.3", 0))
             connection.settimeout(5)
             held.append(connection)
             with contextlib.suppress(OSError):  # refused before all was sent

@@ -22,6 +22,7 @@ START = "robust serve small={model} --json --port 0"
 """The command by default; it prints one JSON object with url, health, metrics and pid when it is ready."""
 TOKEN = "a-token-for-the-attack-0123456789"
 _READY = 300.0  # seconds
+_WORKERS = ("model_service_worker", "asgi.worker")  # in the command lines of TorchServe's workers, and of ours
 _DECODER = "service.decoding"  # a helper that is killed and started again by design
 
 
@@ -80,9 +81,9 @@ class Target:
         return {pid for pid, command in self.processes().items() if _DECODER not in command}
 
     def engines(self) -> list[int]:
-        """The processes that compute: workers of TorchServe, or the server itself where there are none."""
+        """The processes that compute: the workers, or the server itself where there are none."""
         processes = self.processes()
-        workers = [pid for pid, command in processes.items() if "model_service_worker" in command]
+        workers = [pid for pid, command in processes.items() if any(word in command for word in _WORKERS)]
         return workers or [self.process.pid]
 
     def megabytes(self) -> float:

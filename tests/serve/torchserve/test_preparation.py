@@ -17,7 +17,7 @@ from robust.serve.service.addresses import Addresses
 from robust.serve.service.devices import Allotment
 from robust.serve.service.options import model_arguments
 from robust.serve.torchserve import java, launcher, metrics
-from robust.serve.torchserve.configuration import model_config, properties, render
+from robust.serve.torchserve.configuration import hosts_text, model_config, properties, render
 
 from robustinfer import Predictor
 from robustinfer.errors import ArgumentError, ServeError, SignatureError
@@ -88,6 +88,25 @@ def test_the_configuration_is_closed(served: ServedModel) -> None:
     assert all(hidden.fullmatch(name) for name in ("ROBUST_SERVE_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"))
     assert not any(hidden.fullmatch(name) for name in ("PATH", "HOME", "OMP_NUM_THREADS", "ROBUST_SERVE_STATE"))
     assert render({"a": "b\\c", "d": "e\nf"}) == "a=b\\\\c\nd=e\\nf\n"
+
+
+def test_an_ipv6_address_gets_a_name_that_torchserve_can_read(served: ServedModel) -> None:
+    """Its addresses hold no colon but that of the port (the last one here); Java finds the name in a file."""
+    addresses = Addresses("fe80::1", 8080, "127.0.0.1", 8082, 8081)
+    values = properties(
+        [served],
+        ServeOptions(),
+        ServeOptions().limits([served]),
+        Allotment(0, 1, 1),
+        addresses=addresses,
+        store=Path("store"),
+        metrics_config=Path("metrics.yaml"),
+    )
+    name = re.fullmatch(r"http://([^:^/]+):8080", values["inference_address"])
+    assert name is not None
+    assert f"fe80::1 {name.group(1)}\n" in (hosts_text(addresses) or "")
+    assert addresses.url == "http://[fe80::1]:8080"
+    assert hosts_text(dataclasses.replace(addresses, host="127.0.0.1")) is None
 
 
 def test_every_key_is_one_of_torchserve(served: ServedModel) -> None:
