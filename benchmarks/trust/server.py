@@ -7,8 +7,8 @@
 A real server is started for each test and attacked through its ports on loopback; its processes are watched from
 outside. The command after --start is the engine's; it prints one JSON object (url, health) when it is ready, and takes
 the options of `robust serve`. --engine names its column. --proxy puts nginx before it (of fuzz, its limit of requests
-per second is lifted). Every test is bounded in count and time, and its row is
-written as soon as it is done; a second call does what is missing.
+per second is lifted). Every test is bounded in count and time, and its row is written as soon as it is done; a second
+call does what is missing.
 """
 
 # ruff: noqa: E402 (the threads are limited before anything that starts some is imported)
