@@ -99,6 +99,7 @@ def test_an_ipv6_address_gets_a_name_that_torchserve_can_read(served: ServedMode
         ServeOptions().limits([served]),
         Allotment(0, 1, 1),
         addresses=addresses,
+        management=Path("m"),
         store=Path("store"),
         metrics_config=Path("metrics.yaml"),
     )
