@@ -32,6 +32,7 @@ from .onnx_file import with_card
 from .wrapping_graph import Foreign, Layout, Original, adapted, read_graph
 from .wrapping_module import load_module, single
 from .wrapping_noise import Photographs, UnderNoise, read_photographs, under_noise
+from .wrapping_normalisation import check_units, doubt
 
 __all__ = ["Wrapped", "wrap"]
 
@@ -145,8 +146,7 @@ def wrap(
         progress=progress,
         labels={"name": name, "version": version, "license": license, "author": author},
     )
-    if min(plan.std) <= 0:
-        raise ExportError(f"A std has positive numbers; found {', '.join(f'{number:g}' for number in plan.std)}.")
+    check_units(plan.mean, plan.std)
     if foreign is not None:
         return _wrap_graph(foreign, target, plan, samples)
     return _wrap_module(source, parameters, target, plan, samples)
@@ -215,7 +215,12 @@ def _wrap_graph(foreign: Foreign, target: Path, plan: _Plan, samples: int) -> Wr
         tolerance=_COARSE if foreign.type_name == "float16" else TOLERANCE,
         progress=plan.progress,
     )
-    return _wrapped(exported, _graph_notes(foreign, facts, freed), plan, noise)
+    doubted = None
+    if foreign.type_name != "uint8":
+        doubted = doubt(
+            lambda mean, std, pixels: Original(foreign, mean, std).scores(pixels), plan.images, plan.mean, plan.std
+        )
+    return _wrapped(exported, _graph_notes(foreign, facts, freed), plan, noise, doubted)
 
 
 def _wrap_module(source: Any, parameters: Any, target: Path, plan: _Plan, samples: int) -> Wrapped:
@@ -247,7 +252,13 @@ def _wrap_module(source: Any, parameters: Any, target: Path, plan: _Plan, sample
         progress=plan.progress,
     )
     notes = ["its outputs are probabilities; their order is that of the scores"] if facts["output"] != "scores" else []
-    return _wrapped(exported, notes, plan, noise)
+
+    @torch.inference_mode()
+    def otherwise(mean: Sequence[float], std: Sequence[float], pixels: Array) -> Array:
+        other: Array = single(module, mean, std, plan.spec.shape)(torch.from_numpy(pixels)).float().numpy()
+        return other
+
+    return _wrapped(exported, notes, plan, noise, doubt(otherwise, plan.images, plan.mean, plan.std))
 
 
 def _freed(foreign: Foreign, original: Original, plan: _Plan) -> tuple[Any, OnnxEngine, bool]:
@@ -340,8 +351,10 @@ def _graph_notes(foreign: Foreign, facts: Mapping[str, Any], freed: bool) -> lis
     return notes
 
 
-def _wrapped(exported: Exported, notes: Sequence[str], plan: _Plan, noise: UnderNoise | None) -> Wrapped:
-    said = list(notes)
+def _wrapped(
+    exported: Exported, notes: Sequence[str], plan: _Plan, noise: UnderNoise | None, doubted: str | None
+) -> Wrapped:
+    said = [*notes, *([doubted] if doubted else [])]
     if plan.images.unreadable:
         said.append(f"{plan.images.unreadable} images of the folder cannot be read and were left out")
     if noise is not None:

@@ -3,19 +3,16 @@
 import ast
 import importlib
 import os
-import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from robustinfer.errors import ExportError
+from robustinfer.errors import ExportError, RecipeError
 
 __all__ = ["Single", "load_module", "single"]
-
-_PICKLED = {".pth", ".pt", ".bin", ".ckpt"}
 
 
 class Single(nn.Module):
@@ -126,9 +123,12 @@ def _made(source: str) -> Any:
 
 
 def _fill(module: nn.Module, path: Path) -> None:
-    state = _state(path)
-    if state and all(name.startswith("module.") for name in state):  # of a module that was trained in parallel
-        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    from robust.train.members.pretrained import read_parameters
+
+    try:
+        state = read_parameters(path)
+    except RecipeError as error:
+        raise ExportError(str(error)) from error
     try:
         missing, unexpected = module.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -138,32 +138,3 @@ def _fill(module: nn.Module, path: Path) -> None:
         raise ExportError(
             f"{path} does not fit the network: {first} ({len(missing)} names are missing, {len(unexpected)} too many)."
         )
-
-
-def _state(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise ExportError(f"There is no file of parameters {path}.")
-    suffix = path.suffix.lower()
-    try:
-        if suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        if suffix not in _PICKLED:
-            raise ExportError(f"Parameters are a .safetensors or .pth file; found {path.name}.")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except ExportError:
-        raise
-    except pickle.UnpicklingError as error:
-        raise ExportError(
-            f"{path} holds more than tensors, and nothing else is unpickled: save the module's state_dict() instead."
-        ) from error
-    except Exception as error:  # the readers raise whatever a damaged file does to them
-        sentence = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ExportError(f"{path} is damaged, or not a file of parameters: {sentence}") from error
-    for key in ("state_dict", "model", "model_state_dict"):  # what training scripts put around it
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ExportError(f"{path} is not a state_dict: names with tensors were expected.")
-    return dict(content)

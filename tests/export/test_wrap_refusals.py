@@ -33,6 +33,8 @@ def refused(folder: Path, match: str, source: Any, **options: Any) -> None:
         ({"classes": "nowhere.txt"}, "Cannot read the class names nowhere.txt"),
         ({"mean": (0.5, 0.5)}, "mean has one number, or one for each of 3 channels; found 2"),
         ({"std": (1.0, 0.0, 1.0)}, "std has positive numbers; found 1, 0, 1"),
+        ({"mean": (123.7, 116.3, 103.5), "std": 58.0}, r"found mean 123.7.*divide both by 255: --mean 0.4851,0.456"),
+        ({"std": 58.0}, "divide both by 255"),
         ({"resize": "strech"}, "resize is one of .*'strech'"),
         ({"crop": 87.5}, "crop is the share of each side"),
         ({"size": 5}, "takes images of height 4; --size says 5"),

@@ -38,6 +38,8 @@ def read_parameters(path: Path) -> dict[str, Tensor]:
             content = content[key]
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise RecipeError(f"{path} is not a state_dict: names with tensors were expected.")
+    if content and all(name.startswith("module.") for name in content):  # of a module that was trained in parallel
+        return {name.removeprefix("module."): tensor for name, tensor in content.items()}
     return dict(content)
 
 
@@ -47,7 +49,7 @@ def fill(member: Member, state: Mapping[str, Tensor], *, source: str) -> tuple[s
     The names are those of the member itself, with its normalisation, or of the network inside it. Only the last linear
     layer may have another shape, because it was trained for other classes: it stays as it is.
     """
-    found = {name.removeprefix("module."): tensor for name, tensor in state.items()}  # of a module trained in parallel
+    found = dict(state)
     whole = {"mean", "std"} <= set(found) and any(name.startswith("network.") for name in found)
     target: nn.Module = member if whole else member.network
     own = target.state_dict()
