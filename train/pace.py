@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from robustinfer.threads import choose_threads
+
 from .data.datasets import ImageData
 from .machine.arithmetic import arithmetic
 from .machine.processes import Processes
@@ -18,11 +20,10 @@ from .stage.objective import Objective, StageModel
 from .stage.schedule import run_cost
 from .stage.trainer import StageTrainer
 
-__all__ = ["Pace", "choose_threads", "measure_pace"]
+__all__ = ["Pace", "measure_pace"]
 
 _STEPS, _SECONDS = 3, 2.0  # steps that are timed, and the time after which fewer of them do
 _LONG_STEP = 5.0  # threads share work of this length well: trying one alone would take long and tell nothing
-_WORTH = 0.8
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,6 @@ class Pace:
     def total(self) -> float:
         """Seconds until the end of the training, roughly."""
         return self.seconds * self.steps
-
-
-def choose_threads(seconds: Mapping[int, float]) -> int:
-    """The number of threads whose steps are fastest; the largest one unless another saves a fifth of its time.
-
-    Results differ in their last bits with the number of threads, so the usual one is given up for a reason only: on a
-    machine that others use, too, threads wait for each other, and steps can take many times as long.
-    """
-    most = max(seconds)
-    best = min(seconds, key=lambda threads: seconds[threads])
-    return best if seconds[best] < _WORTH * seconds[most] else most
 
 
 def measure_pace(

@@ -1,6 +1,7 @@
 """`robust certify`: certificates for image files, or for a data set."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,7 +116,8 @@ def command(
     if bool(files) == (data is not None):
         raise ArgumentError("Give image files, or a data set with --data.")
     given = Card.read(card) if card else None
-    predictor = Predictor.load(model, device=device, threads=threads, batch=batch, card=given)
+    load = partial(Predictor.load, model, device=device, batch=batch, card=given)
+    predictor = load(threads=threads) if data is None or threads is not None else _fastest(load)
     asked = {
         "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "deadline": deadline,
         "bound": bound, "n0": n0, "sigma": sigma, "domain": domain, "noise": noise, "members": members,
@@ -127,6 +129,22 @@ def command(
     else:
         place = out or Path("certificates.jsonl")
         _certify_data(predictor, data, place, plot, settings, json, split=split, shard=shard, **choice)
+
+
+def _fastest(load: Any) -> Any:
+    """The predictor with as many threads as are fastest here: a data set takes long enough to ask."""
+    from ..threads import measure_threads
+
+    found = measure_threads(lambda threads: load(threads=threads))
+    if found is None:
+        return load(threads=None)
+    if found.threads == 1:
+        most = max(found.seconds)
+        note(
+            f"one thread is faster here than {most} ({found.seconds[1]:.2g} s against {found.seconds[most]:.2g} s per "
+            "batch), which happens on a busy machine; --threads decides it"
+        )
+    return found.predictor
 
 
 def _certify_files(

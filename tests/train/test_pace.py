@@ -10,21 +10,13 @@ from robust.train import pace as pace_module
 from robust.train import training as training_module
 from robust.train.data.datasets import load_data
 from robust.train.machine.processes import Processes
-from robust.train.pace import Pace, choose_threads, measure_pace
+from robust.train.pace import Pace, measure_pace
 from robust.train.runs.journal import Silent
 from robust.train.stage.schedule import run_cost
 
 from robustinfer.errors import StoppedError
 
 CPU = Processes(torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "chosen"),
-    [({2: 1.9, 1: 0.12}, 1), ({2: 1.0, 1: 1.9}, 2), ({2: 1.0, 1: 0.9}, 2), ({8: 1.0}, 8), ({1: 3.0}, 1)],
-)
-def test_the_usual_number_of_threads_is_given_up_for_a_reason_only(seconds: dict[int, float], chosen: int) -> None:
-    assert choose_threads(seconds) == chosen
 
 
 def test_the_cost_of_a_run_counts_steps_and_measurements() -> None:
