@@ -47,15 +47,15 @@ def doubt(
         return None
     pixels = images.pixels[:_IMAGES] * np.float32(1 / 255)
     labels = None if images.labels is None else images.labels[:_IMAGES]
-    usual = {"no normalisation": ((0.0,), (1.0,)), "0.5 and 0.5": ((0.5,), (0.5,))}
+    usual: dict[str, tuple[Numbers, Numbers]] = {"no normalisation": ((0.0,), (1.0,)), "0.5 and 0.5": ((0.5,), (0.5,))}
     if len(mean) == 3:
         usual["ImageNet's usual ones"] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     own = _merit(scores(mean, std, pixels), labels)
     found = {}
     for words, (other_mean, other_std) in usual.items():
-        pair = [tuple(numbers) * (len(mean) // len(numbers)) for numbers in (other_mean, other_std)]
-        if not np.allclose(pair, [mean, std], atol=0.01):
-            found[words] = _merit(scores(*pair, pixels), labels)
+        other = [tuple(numbers) * (len(mean) // len(numbers)) for numbers in (other_mean, other_std)]
+        if not np.allclose(other, [mean, std], atol=0.01):
+            found[words] = _merit(scores(other[0], other[1], pixels), labels)
     best = max(found, key=lambda words: found[words])
     if found[best] - own < _CLEAR:
         return None

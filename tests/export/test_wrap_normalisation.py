@@ -14,7 +14,7 @@ def network(mean: Numbers, std: Numbers, pixels: Array) -> Array:
     """Sure of class 1 where pixels are normalised as it was trained, and undecided otherwise."""
     values = (pixels - np.reshape(mean, (1, 3, 1, 1))) / np.reshape(std, (1, 3, 1, 1))
     trained = abs(float(values.std()) - 1.27) < 0.05  # uniform pixels by ImageNet's deviations
-    return np.tile(np.float32([0, 3 if trained else -0.1]), (len(pixels), 1))
+    return np.tile(np.array([0, 3 if trained else -0.1], np.float32), (len(pixels), 1))
 
 
 def test_a_better_one_is_named_with_figures() -> None:
@@ -39,6 +39,6 @@ def test_the_right_one_is_not_doubted_and_synthetic_images_say_nothing() -> None
 def test_a_small_gain_is_not_mentioned(share: float) -> None:
     def nearly(mean: Numbers, std: Numbers, pixels: Array) -> Array:
         sure = 0.6 + (share if mean[0] else 0.0)
-        return np.tile(np.float32([sure, 1 - sure]), (len(pixels), 1))
+        return np.tile(np.array([sure, 1 - sure], np.float32), (len(pixels), 1))
 
     assert (doubt(nearly, Photographs("photos", PIXELS), *NONE) is None) == (share < 0.1)

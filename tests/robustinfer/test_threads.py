@@ -1,5 +1,6 @@
 """The number of threads of long work: all cores, unless one thread is clearly faster."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_the_engine_is_timed_with_all_cores_and_with_one(
     def load(threads: int) -> Predictor:
         return opened.setdefault(threads, predictor_of(half_space))
 
-    monkeypatch.setattr(threads_module.os, "sched_getaffinity", lambda pid: range(4), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(4), raising=False)
     monkeypatch.setattr(threads_module, "_time", lambda predictor: slow if predictor is opened[4] else 0.2)
     found = measure_threads(load)
     assert found is not None
@@ -43,10 +44,10 @@ def test_the_engine_is_timed_with_all_cores_and_with_one(
 def test_real_runs_are_timed_and_one_core_leaves_no_choice(
     predictor_of: Callable[..., Predictor], half_space: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads_module.os, "sched_getaffinity", lambda pid: range(2), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(2), raising=False)
     found = measure_threads(lambda threads: predictor_of(half_space))
     assert found is not None
     assert set(found.seconds) == {1, 2}
     assert min(found.seconds.values()) > 0
-    monkeypatch.setattr(threads_module.os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
     assert measure_threads(lambda threads: predictor_of(half_space)) is None
