@@ -76,6 +76,6 @@ def test_a_card_beside_a_file_without_one(
     code, out, err = robust(capsys, monkeypatch, "inspect", "free.onnx", "--json", *beside)
     assert json.loads(out)["card"]["name"] == "theirs"
     code, out, err = robust(capsys, monkeypatch, "serve", "free.onnx", "--check", *beside)
-    assert json.loads(out)["models"][0]["name"] == "theirs", err
+    assert json.loads(out)["models"][0]["name"] == "free", err  # served under the name of the file
     code, out, err = robust(capsys, monkeypatch, "serve", "free.onnx", "a=free.onnx", "--check", *beside)
     assert "A card is given for one model, found 2" in err
