@@ -4,19 +4,22 @@
 
 The options of every command (docs/command-line.md) come from the command line itself, the fields of a request
 (docs/serving.md) from the table of settings, the results of the README from benchmarks/results/*.json, and its picture
-from a folder of `robust quickstart`, if there is one. A generated part stands between `<!-- NAME -->` and
-`<!-- /NAME -->`.
+from a folder of `robust quickstart`, if there is one. Tables and picture of docs/choosing.md come from certificates in
+the repository. A generated part stands between `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `docs`, which is not installed
+from docs import choosing
 from robustinfer.cli.main import app
 from robustinfer.files import replacing, write_text
 from robustinfer.settings import MODE, SETTINGS
@@ -176,6 +179,12 @@ def main() -> None:
     fill(ROOT / "docs" / "command-line.md", "options", option_tables())
     fill(ROOT / "docs" / "serving.md", "settings", setting_rows())
     fill(ROOT / "README.md", "results", "\n".join(result_rows()))
+    if choosing.CERTIFICATES.is_file():
+        entries, page = choosing.entries(), ROOT / "docs" / "choosing.md"
+        fill(page, "sigma", choosing.sigma_rows())
+        fill(page, "n", choosing.n_rows(entries))
+        fill(page, "alpha", choosing.alpha_rows(entries))
+        choosing.draw(entries, ROOT / "docs" / "choosing.png")
     if (folder / "attacked.npz").is_file():
         draw_picture(folder, ROOT / "docs" / "quickstart.png")
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -89,6 +90,8 @@ for _name in _COMMANDS:
 
 def main() -> None:
     """Run the command line; errors become sentences and exit codes (1 failed, 2 misuse, 130 interrupted)."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # for a module:factory of one's own; behind all others, so that it hides none of them
     try:
         app()
     except RobustinferError as error:

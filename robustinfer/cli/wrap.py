@@ -1,6 +1,5 @@
 """`robust wrap`: somebody else's classifier becomes one model file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,8 +77,6 @@ def command(
     with needed(extra="train", why="robust wrap"):
         from robust.export.wrapping import wrap
 
-    if str(Path.cwd()) not in sys.path:  # for a module:factory of one's own, as python -m has it
-        sys.path.insert(0, str(Path.cwd()))
     options: dict[str, Any] = {
         "parameters": parameters, "crop": crop, "resize": resize, "layout": layout, "channels": channels,
         "sigma": sigma, "images": images, "limit": limit, "samples": samples, "name": name, "version": version,

@@ -16,8 +16,9 @@ from .running import Runner, run_all
 from .smaller import smaller_command
 from .unrunnable import TABLE
 
-SERVED = [page for page in PAGES if "http://127.0.0.1:8080" in page.read_text()]
-ALONE = [page for page in PAGES if page not in SERVED and examples(page)]
+TUTORIAL = ROOT / "docs" / "tutorial.md"  # starts servers of its own models (test_tutorial.py)
+SERVED = [page for page in PAGES if page != TUTORIAL and "http://127.0.0.1:8080" in page.read_text()]
+ALONE = [page for page in PAGES if page not in (TUTORIAL, *SERVED) and examples(page)]
 # Processes that import torch, or compile: continuous integration runs their neighbours, and those of examples/ with
 # their answers looked at (test_examples.py).
 SLOW = (

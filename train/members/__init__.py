@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -92,8 +93,8 @@ def build_member(
 ) -> Member:
     """A fresh member, the same for the same seed, checked to map two images to two rows of scores.
 
-    `module:factory` imports `module` and calls `factory(input, classes)`, which returns any `torch.nn.Module`;
-    `module:factory(...)` calls it with the literals in the brackets instead.
+    `module:factory` imports `module` and calls `factory(input, classes)`, or `factory()` if it takes no such arguments;
+    it returns any `torch.nn.Module`. `module:factory(...)` calls it with the literals in the brackets instead.
     """
     with torch.random.fork_rng(devices=[]):  # initial parameters come from torch's global stream: leave it as it was
         torch.manual_seed(seed)
@@ -112,14 +113,31 @@ def _network(architecture: str, input: InputSpec, classes: int, width: float) ->
             f"An architecture is one of {', '.join(_ARCHITECTURES)}, or module:factory; found {architecture!r}."
         )
     name, bracket, _ = factory.partition("(")
+    called, arguments, named = _call(architecture, factory) if bracket else (name, [input, classes], {})
     try:
-        called, arguments, named = _call(architecture, factory) if bracket else (name, [input, classes], {})
-        network = operator.attrgetter(called)(importlib.import_module(module))(*arguments, **named)
+        make = operator.attrgetter(called)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise RecipeError(f"The architecture {architecture!r} cannot be imported: {error}.") from error
+    if not bracket and not _takes(make, arguments):
+        arguments = []
+    try:
+        network = make(*arguments, **named)
+    except Exception as error:  # whatever the user's code raises
+        raise RecipeError(f"{architecture} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise RecipeError(f"{architecture} returns a torch.nn.Module; found {type(network).__name__}.")
     return network
+
+
+def _takes(factory: Callable[..., Any], arguments: list[Any]) -> bool:
+    """Whether a factory can be called with these; one that does not say what it takes is believed to."""
+    try:
+        inspect.signature(factory).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        return True
+    return True
 
 
 def _call(architecture: str, expression: str) -> tuple[str, list[Any], dict[str, Any]]:

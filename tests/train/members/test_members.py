@@ -125,6 +125,25 @@ def test_an_architecture_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert member(torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))).shape == (4, 7)
 
 
+def without_arguments() -> nn.Module:
+    """A user's network that is always the same."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+
+
+def broken(input: InputSpec, classes: int) -> nn.Module:
+    raise OSError("no such weights")
+
+
+def test_a_factory_is_called_with_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "users_networks", sys.modules[__name__])
+    for name in ("users_networks:without_arguments", "users_networks:without_arguments()"):
+        assert build(name, shape=(1, 8, 8))(torch.rand(4, 1, 8, 8)).shape == (4, 7)
+    with pytest.raises(RecipeError, match="users_networks:broken cannot be made: OSError: no such weights"):
+        build("users_networks:broken", shape=(1, 8, 8))
+
+
 def test_gradients_keep_the_layout_of_the_images_on_their_way_back() -> None:
     """Behind the flattening the gradient has the channels first; layers before it get it as their outputs are."""
     network = build("cnn7-norm").network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
