@@ -36,6 +36,7 @@ from benchmarks.lib.experiments import Table, arguments, history, trained
 from robustinfer import Predictor
 from robustinfer.data.splits import first_of_each_class
 
+COMMAND = "python benchmarks/accuracy/finetuning.py --data gtsrb-32.npz"
 SIGMA, N, ALPHA = 0.12, 1000, 0.001
 COPIES = 20  # noisy copies of each held-out image in a trial
 NETWORK = {"architecture": "fast", "width": 0.25, "channels_last": True}
@@ -92,7 +93,7 @@ class Experiment:
         if options.quick:
             self.held_out = self.held_out.head(50)
         self.table = Table(
-            options, "finetuning.py", sigma=SIGMA, n=self.n, alpha=ALPHA, images=len(self.chosen),
+            options, "finetuning.py", command=COMMAND, sigma=SIGMA, n=self.n, alpha=ALPHA, images=len(self.chosen),
             held_out_images=len(self.held_out), copies=COPIES,
         )  # fmt: skip
 

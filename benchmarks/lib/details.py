@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.lib.attack.ledger import table
 from benchmarks.lib.claims import claims_section
-from benchmarks.lib.figures import plot_certified, plot_cost, plot_progress, plot_steps
+from benchmarks.lib.figures import plot_certified, plot_cost, plot_finetuning, plot_progress, plot_steps
 from benchmarks.lib.record import BENCHMARKS
-from benchmarks.lib.tables import budget_table, digits_table, forms_table, l2_table, linf_table, time_table
+from benchmarks.lib.tables import budget_table, digits_table, forms_table, l2_table, linf_table, markdown, time_table
 from benchmarks.lib.verdicts import l2_verdicts, linf_verdicts, paper_claims, published_verdicts, same_images_verdicts
 
 __all__ = ["PAGES", "Document", "Page", "command", "load", "page_of", "pages", "published_radii"]
@@ -20,7 +20,7 @@ __all__ = ["PAGES", "Document", "Page", "command", "load", "page_of", "pages", "
 Document = Mapping[str, Any]
 
 # The plots that the pages show: one for each question, because the tables beside them have every figure.
-PLOTS = {"linf-0.3.png", "l2_long-0.5-100000.png", "cost.png", "steps.png"}
+PLOTS = {"linf-0.3.png", "l2_long-0.5-100000.png", "cost.png", "steps.png", "finetuning.png"}
 
 
 @functools.cache
@@ -142,6 +142,42 @@ def steps(document: Document, plots: Path) -> str:
     return f"![Seconds per image](../plots/steps.png)\n\n{claims_section(document)}"
 
 
+def finetuning(document: Document, plots: Path) -> str:
+    """What was tried on held-out images, and what each row certifies."""
+    rows = {key: row for key, row in document["rows"].items() if row["kind"] == "row"}
+    plot_finetuning(rows, plots / "finetuning.png")
+    tried = [
+        [row["way"], str(row["epochs"]), row["recipe"]["optimizer"], f"{row['recipe']['learning_rate']:g}", _noisy(row)]
+        for row in document["rows"].values()
+        if row["kind"] == "trial"
+    ]
+    radii = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
+    lines = [
+        [row["way"], str(row["epochs"]), str(row["seed"]), f"{row['training']['cpu_seconds']:.0f}", _noisy(row)]
+        + [f"{100 * sum(one >= radius for one in row['radii'].values()) / len(row['radii']):.1f}" for radius in radii]
+        for row in rows.values()
+    ]
+    noise = "% right under noise, held out"
+    header = ["start", "epochs", "seed", "processor seconds", noise, *(f"certified at {radius:g}" for radius in radii)]
+    images = {len(row["radii"]) for row in rows.values()}
+    about = (
+        f"{min(images)} test images, n = {document['n']:,}, alpha = {document['alpha']:g}, sigma {document['sigma']:g}."
+    )
+    chosen = f"{document['held_out_images']} held-out images, {document['copies']} noisy copies of each."
+    return "\n".join(
+        [
+            f"![Certified accuracy after k epochs](../plots/finetuning.png)\n\n{about} In %:\n",
+            markdown(header, lines),
+            f"Tried before, with seed 0; {chosen}\n",
+            markdown(["start", "epochs", "optimiser", "learning rate", noise], tried),
+        ]
+    )
+
+
+def _noisy(row: Mapping[str, Any]) -> str:
+    return f"{100 * row['right_under_noise']:.1f}"
+
+
 def claims(document: Document, plots: Path) -> str:
     """The claims of a script about speed, cost or soundness."""
     return claims_section(document)
@@ -186,6 +222,9 @@ PAGES = {
         dict.fromkeys(("minimax_digits", "minimax_mnist"), ("accuracy/minimax_digits.py", claims)),
     ),
     "wrapped": Page("Wrapped classifiers beside their own pipelines", _scripts("accuracy", "wrapped")),
+    "finetuning": Page(
+        "Fine-tuning beside training from scratch", _scripts("accuracy", "finetuning", finetuning=finetuning)
+    ),
     "samples": Page("Samples, radii and bounds", _scripts("speed", "sample_economy", "bound_choice")),
     "speed": Page(
         "Speed of certificates, of the exported file and of serving",

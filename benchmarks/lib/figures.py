@@ -14,7 +14,7 @@ from robustinfer.smoothing.bounds import format_radius
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-__all__ = ["plot_certified", "plot_cost", "plot_progress", "plot_steps"]
+__all__ = ["plot_certified", "plot_cost", "plot_finetuning", "plot_progress", "plot_steps"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -54,6 +54,21 @@ def plot_cost(sweeps: Mapping[str, list[Mapping[str, float]]], path: Path) -> No
         axes.set(xlabel="pixels a side" if name == "side" else name)
         axes.grid(alpha=0.3, which="both")
     panels[0].set(ylabel="seconds per certificate")
+    _save(figure, path)
+
+
+def plot_finetuning(rows: Rows, path: Path) -> None:
+    """Certified accuracy against processor seconds of training, one panel for each radius."""
+    figure, panels = plt.subplots(1, 3, figsize=(10, 3), layout="constrained", sharey=True)
+    for radius, axes in zip((0.0, 0.1, 0.2), panels, strict=True):
+        for way, style in (("fine-tuned", "-"), ("scratch", "--")):
+            points = sorted((row["training"]["cpu_seconds"], row) for row in rows.values() if row["way"] == way)
+            shares = [100 * float(np.mean(np.array(list(row["radii"].values())) >= radius)) for _, row in points]
+            axes.plot([seconds for seconds, _ in points], shares, style, marker="o", label=way)
+        axes.set(xlabel="processor seconds of training", title=f"radius {radius:g}", ylim=(0, 100))
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="certified accuracy, %")
+    panels[0].legend(loc="lower right")
     _save(figure, path)
 
 

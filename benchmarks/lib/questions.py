@@ -14,6 +14,7 @@ __all__ = ["QUESTIONS", "Question", "best_of", "results_page"]
 
 Rows = Mapping[str, Any]
 Records = Mapping[str, Document]
+FINETUNED_RADII = (0.0, 0.1, 0.2)
 RIVALS = {"single": "one member", "wider": "one wider network", "independent": "independent members"}
 DATA = {
     "linf_mnist": "MNIST",
@@ -238,8 +239,8 @@ def speed(records: Records) -> tuple[str, str]:
     steps = {step["step"]: step for step in records["question_speed"]["results"]["steps"]}
     named = {"the same n": "batching", "tolerance 0.05": "tolerance 0.05", "radius 0.25": "radius 0.25"}
     shown = ", ".join(f"{steps[step]['times the published loop']:.3g} ({name})" for name, step in named.items())
-    verdict = f"On digits, {shown} times as fast as the published loop of n = 100,000."
-    return verdict, "Two cores.\n\n" + markdown(header, lines)
+    verdict = f"On digits, {shown} times as fast as the published loop of n = 100,000, all on two cores."
+    return verdict, markdown(header, lines)
 
 
 def exported(records: Records) -> tuple[str, str]:
@@ -278,6 +279,30 @@ def wrapping(records: Records) -> tuple[str, str]:
         "Labels kept are those that noise of sigma 0.25 leaves as they are: none of these was trained with noise.\n\n"
     )
     return verdict, more + markdown(header, lines)
+
+
+def finetuned(records: Records) -> tuple[str, str]:
+    """Fine-tuning for k epochs beside training from random parameters for 2k."""
+    document = records["finetuning"]
+    rows = {(row["way"], row["epochs"], row["seed"]): row for row in document["rows"].values() if row["kind"] == "row"}
+    outcomes, figures = [], []
+    for (way, epochs, seed), row in rows.items():
+        rival = rows.get(("scratch", 2 * epochs, seed))
+        if way != "fine-tuned" or rival is None:
+            continue
+        for radius in FINETUNED_RADII:
+            pairs = [(row["radii"][key] >= radius, rival["radii"][key] >= radius) for key in row["radii"]]
+            mean, error = paired([float(one) for one, _ in pairs], [float(other) for _, other in pairs])
+            outcomes.append(word(mean, error))
+            figures.append(f"{epochs} and {2 * epochs}, {radius:g}: {100 * mean:+.1f} ± {100 * error:.1f}")
+    verdict = (
+        f"A clean network of traffic signs, fine-tuned with noise of sigma {document['sigma']:g} and compared with one "
+        f"trained from scratch for twice as long: {_tally(outcomes)}."
+    )
+    plot = "![Certified accuracy after k epochs](plots/finetuning.png)\n"
+    images, seeds = min(len(row["radii"]) for row in rows.values()), len({seed for _, _, seed in rows})
+    note = f"{images} test images, {seeds} seed{'s' * (seeds > 1)}; the training of the clean network is not counted."
+    return verdict, f"{plot}{note} Points of certified accuracy (epochs of each, radius): {'; '.join(figures)}.\n"
 
 
 def serving(records: Records) -> tuple[str, str]:
@@ -354,7 +379,8 @@ def minimax(records: Records) -> tuple[str, str]:
     votes = "summed scores certify at least as much as votes, to three digits"
     verdict = f"Neither booster is ahead everywhere; {which} {votes}."
     note = f"Robust accuracy on {min(images)} to {max(images)} test images, one seed: small differences are chance."
-    return verdict, "\n".join([note, "", *(f"- {name}: {'; '.join(rows)}" for name, rows in groups.items())]) + "\n"
+    found = " ".join(f"{name}: {'; '.join(rows)}." for name, rows in groups.items())
+    return verdict, f"{note} {found}\n"
 
 
 def _radii_of(document: Document, booster: str) -> list[float]:
@@ -395,6 +421,7 @@ QUESTIONS = (
     Question("How fast are certificates?", ("certify_speed", "question_speed"), speed),
     Question("How fast is the exported file?", ("export_speed", "import_time"), exported),
     Question("Does a wrapped classifier score as in its own pipeline?", ("wrapped",), wrapping),
+    Question("Is fine-tuning a network quicker than training one?", ("finetuning",), finetuned),
     Question("What does serving cost?", ("serving_load",), serving),
     Question("What does training cost?", ("training_step", "training_memory", "augmented_offsets"), training),
     Question("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
