@@ -115,7 +115,7 @@ def asked(folder: Path, served: str, curl: str) -> Certificate:
         environment = {**ENVIRONMENT, **server.environment()}
         command = f"{server.here(curl)} --silent --show-error --max-time 60"
         done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=90
+            ["/bin/sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=250
         )
     assert done.returncode == 0, done.stderr
     return Certificate.from_json(json.loads(done.stdout))
