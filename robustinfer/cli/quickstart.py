@@ -230,10 +230,6 @@ def _write_images(folder: Path) -> None:
     note(f"      {folder / 'five.png'} and one image of every other digit")
 
 
-def _demo(robust: str, out: Path) -> str:
-    return f"{robust} demo" if out == Path("quickstart") else f"{robust} demo --out {shlex.quote(str(out))}"
-
-
 def _next_commands(out: Path, index: int, seconds: float) -> None:
     from ..certificate_file import read_certificates
     from ..smoothing.bounds import format_radius
@@ -251,9 +247,8 @@ def _next_commands(out: Path, index: int, seconds: float) -> None:
         program(),
         *(shlex.quote(str(out / name)) for name in ("digits.onnx", "images/five.png", "certificates.jsonl")),
     )
-    print_text(
-        f"\nOpen {out / 'report.html'} in a browser, or see the model at work: {_demo(robust, out)}\nThen try:\n"
-    )
+    demo = "robust demo" if out == Path("quickstart") else f"robust demo --out {shlex.quote(str(out))}"
+    print_text(f"\nOpen {out / 'report.html'} in a browser, or play with the model: `{demo}`. Then try:\n")
     for command in (
         f"{robust} inspect {model}",
         f"{robust} certify {model} {image}",

@@ -8,17 +8,21 @@ import re
 import runpy
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from robustinfer.certificate_file import read_certificates
 from robustinfer.files import sha256
 
+from ..waiting import PATIENCE
 from .conftest import ROOT
 from .pages import Example, read
 
@@ -188,6 +192,38 @@ def _start(example: Example, runner: "Runner") -> None:
 
 
 # What an example starts with, why it cannot run, and what runs instead.
+def _demo(example: Example, runner: "Runner") -> None:
+    """The same without a browser, until the page has answered."""
+    command = [str(Path(sys.executable).with_name("robust")), *example.text.split()[1:], "--no-browser"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("ROBUST_SERVE_TOKEN", None)
+    process = subprocess.Popen(
+        command,
+        cwd=runner.quickstart.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    waited = threading.Timer(PATIENCE, process.kill)
+    waited.start()
+    try:
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().removeprefix("page: ").strip().partition("#token=")
+        assert "What does a certificate prove?" in httpx.get(address, timeout=PATIENCE).text
+        models = httpx.get(
+            f"{address}api/models", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
+        ).json()
+        assert [model["name"] for model in models["models"]] == ["digits", "first-member"]
+        assert models["models"][0]["ordinary"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        waited.cancel()
+        process.kill()
+        process.communicate()
+
+
 TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
     "make ": ("installs this environment, runs these tests, or writes into the repository", _make),
     "source .venv/bin/activate": ("is for an interactive shell", _activate),
@@ -197,6 +233,7 @@ TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
     "robust verify benchmarks/": ("needs MNIST, which is not here", _recorded),
     "tritonserver ": ("needs an installation of Triton", _triton),
     "MODEL=quickstart/digits.onnx uvicorn ": ("needs uvicorn, which no other test needs", _uvicorn),
+    "robust demo": ("serves until somebody ends it, and opens a browser", _demo),
     "robust train finetune-l2 --from mynet": ("needs a network trained elsewhere", _start),
     "robust train digits-l2 --from stage": ("needs a member of another run", _start),
     "robust wrap ": ("needs a network trained elsewhere", _wrap),

@@ -181,3 +181,10 @@ def test_test_images_are_a_fixed_part_of_the_test_split() -> None:
 def test_an_ensemble_needs_one_beta_per_member() -> None:
     with pytest.raises(ValueError, match="one beta per member; found 1 members, 2 betas"):
         Ensemble([Nearest()], [1.0, 2.0])
+
+
+def test_examples_of_an_attack_show_every_class_before_one_of_them_twice() -> None:
+    from robust.train.evaluation.demonstration import _varied
+
+    within = [(0.1, 4), (0.2, 0), (0.3, 2), (0.4, 1), (0.5, 3)]
+    assert _varied(within, torch.tensor([7, 8, 7, 9, 7])) == [4, 1, 3, 0, 2]
