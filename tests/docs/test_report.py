@@ -144,6 +144,7 @@ def test_says_figures_details_and_digests(page: Page, quickstart: Quickstart) ->
     assert ", chosen by the caller" in page.text or ", chosen by the runtime" in page.text
     for section in (
         "Certified accuracy",
+        "Certified accuracy per class",
         "Accuracy under attack, by stage",
         "Training time, by stage",
         "Certified images",
