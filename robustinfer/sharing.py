@@ -2,8 +2,9 @@
 
 `InOrder` serves one caller, who wants answers in order. `Fair` serves whoever comes, while a server runs:
 
-1. A run has at most one turn of places: `TURN` samples, or what takes `TURN_SECONDS` where that is more. Whoever
-   arrives waits for no more than that before the next run is made up.
+1. As long as a short job has ended within the last `QUIET` runs, a run has at most one turn of places: `TURN` samples,
+   or what takes `TURN_SECONDS` where that is more. Who arrives waits for no more than that before the next run is made
+   up. Without short jobs a run may fill the engine's batch, which is a little faster: the first short one waits for it.
 2. Up to three quarters of a run go to short jobs, those whose present wish ends within their first `SHORT` samples: a
    job's length is not known in advance, but whatever ends soon is among them. Clients take turns of `SLICE` samples,
    and of a client's short jobs the one that has drawn least comes first. A run that they do not fill is not filled by
@@ -30,13 +31,14 @@ from typing import Generic, Protocol, TypeVar
 from .crew import Pace
 from .jobs import Job
 
-__all__ = ["LEAST", "SHORT", "SLICE", "TURN", "TURN_SECONDS", "Fair", "InOrder", "Sharing"]
+__all__ = ["LEAST", "QUIET", "SHORT", "SLICE", "TURN", "TURN_SECONDS", "Fair", "InOrder", "Sharing"]
 
-TURN = 256  # samples: an engine is about as fast with them as with 1,024, and they are soon done
+TURN = 256  # samples: soon done, and three quarters of them hold the first look of a `predict`
 TURN_SECONDS = 0.005  # for engines that are faster than that
 SHORT = 1024  # samples: a default `predict`, however it ends, and the first looks of a certificate
 SLICE = 128  # samples
 LEAST = 32  # samples
+QUIET = 128  # runs: about a second of turns
 
 Key = TypeVar("Key", bound=Hashable)
 Shares = dict[Job, int]  # places of one run
@@ -95,6 +97,7 @@ class Fair:
         self._express: Ring[str] = Ring()
         self._clients: Ring[str] = Ring()
         self._jobs: dict[str, Ring[Job]] = {}
+        self._quiet = QUIET  # runs since a short job ended
         self._owed = 0  # thirds of places that rule 3 has not had yet, where runs are too small for a quarter
 
     def admit(self, job: Job) -> None:
@@ -107,6 +110,8 @@ class Fair:
 
     def withdraw(self, job: Job) -> None:
         """The job leaves, and with its last job the client."""
+        if job.drawn <= SHORT:
+            self._quiet = 0
         ring = self._jobs[job.client]
         ring.leave(job)
         if not ring:
@@ -115,12 +120,13 @@ class Fair:
             self._clients.leave(job.client)
 
     def room(self, jobs: Sequence[Job], batch: int, pace: Pace) -> int:
-        """A turn, or less where a deadline is near."""
-        turn = min(batch, max(TURN, pace.fitting(TURN_SECONDS)))
-        return min(turn, max(LEAST, _until_a_deadline(jobs, batch, pace)))
+        """A turn, or the batch if it is quiet, or less where a deadline is near."""
+        turn = max(TURN, pace.fitting(TURN_SECONDS)) if self._quiet < QUIET else batch
+        return min(turn, batch, max(LEAST, _until_a_deadline(jobs, batch, pace)))
 
     def share(self, jobs: Sequence[Job], room: int) -> Shares:
         """Places for short jobs, then for everybody in turn."""
+        self._quiet += 1
         shares: Shares = defaultdict(int)
         used = self._share_short(jobs, room - max(room // 4, min(room, self._owed // 3)), shares)
         self._owed += used

@@ -231,7 +231,7 @@ PAGES = {
         _scripts(
             "speed",
             *("certify_speed", "domain_speed", "question_speed", "certify_cost"),
-            *("export_speed", "serving_load", "import_time"),
+            *("scheduler_speed", "head_of_line", "export_speed", "serving_load", "import_time"),
             question_speed=steps,
             certify_cost=cost,
         ),

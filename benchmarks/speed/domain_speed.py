@@ -12,59 +12,26 @@ uint8 on the large graph. For the small graph the figure is stated.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
+from benchmarks.lib.contestant import Contestant, commit_of, take_turns
 from benchmarks.lib.record import ensemble_file, median, record, verdict
 from benchmarks.speed.certify_speed import GRAPHS, SIGMA, Graph
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A contestant: loads the file, then certifies n samples per line of its input and prints wall and processor seconds.
-CONTESTANT = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
+CERTIFY = """
 import numpy as np
 from robustinfer import Predictor
-import robustinfer
-assert robustinfer.__file__.startswith(sys.argv[1]), robustinfer.__file__
 predictor = Predictor.load(sys.argv[2])
 image = np.random.default_rng(0).integers(0, 256, predictor.card.input.shape, dtype=np.uint8)
 image = image if sys.argv[4] == "uint8" else image.astype(np.float32) / np.float32(255)
-for _ in sys.stdin:
-    wall, cpu = time.perf_counter(), time.process_time()
-    predictor.certify(image, n=int(sys.argv[3]), n0=0, alpha=0.01, seed=1)
-    print(time.perf_counter() - wall, time.process_time() - cpu, flush=True)
+turn(lambda: predictor.certify(image, n=int(sys.argv[3]), n0=0, alpha=0.01, seed=1))
 """
-
-
-class Contestant:
-    """One release and one type of pixels, in a process that waits for its turn."""
-
-    def __init__(self, checkout: Path, file: Path, samples: int, pixels: str) -> None:
-        command = [sys.executable, "-c", CONTESTANT, str(checkout), str(file), str(samples), pixels]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=file.parent
-        )
-
-    def turn(self) -> tuple[float, float]:
-        """Certify once: wall and processor seconds."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        wall, cpu = self._process.stdout.readline().split()
-        return float(wall), float(cpu)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate(timeout=60)
 
 
 def measure(graph: Graph, file: Path, before: Path | None, repeats: int) -> dict[str, Any]:
@@ -73,19 +40,10 @@ def measure(graph: Graph, file: Path, before: Path | None, repeats: int) -> dict
     wanted = {"8-bit": (ROOT, "uint8"), "16-bit": (ROOT, "float32")}
     if before is not None:
         wanted["8-bit, before"] = (before.resolve(), "uint8")
-    contestants = {name: Contestant(folder, file, graph.samples, kind) for name, (folder, kind) in wanted.items()}
-    timings: dict[str, dict[str, list[float]]] = {name: {"wall": [], "cpu": []} for name in contestants}
-    try:
-        for contestant in contestants.values():
-            contestant.turn()  # a warm-up
-        for _ in range(repeats):
-            for name, contestant in contestants.items():
-                wall, cpu = contestant.turn()
-                timings[name]["wall"].append(wall)
-                timings[name]["cpu"].append(cpu)
-    finally:
-        for contestant in contestants.values():
-            contestant.close()
+    contestants = {
+        name: Contestant(CERTIFY, folder, file, graph.samples, kind) for name, (folder, kind) in wanted.items()
+    }
+    timings = take_turns(contestants, repeats)
     rates = {name: graph.samples / median(timing["wall"]) for name, timing in timings.items()}
     print(f"\n{graph.name}: " + ", ".join(f"{name} {rate:.0f}/s" for name, rate in rates.items()))
     return {
@@ -129,10 +87,7 @@ def main() -> None:
     if arguments.quick:
         print(json.dumps({name: found["claims"] for name, found in results.items()}))
         return
-    commit = arguments.before and subprocess.run(
-        ["git", "-C", str(arguments.before), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    )
-    before = commit.stdout.strip() if commit else None
+    before = commit_of(arguments.before)
     record("domain_speed", arguments={"repeats": arguments.repeats, "before": before}, results=results)
 
 

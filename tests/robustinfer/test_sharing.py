@@ -13,7 +13,7 @@ from robustinfer import Card, InputSpec, Request
 from robustinfer.crew import Crew, Pace
 from robustinfer.jobs import Job
 from robustinfer.scheduler import Board, run
-from robustinfer.sharing import LEAST, SHORT, SLICE, TURN, Fair, InOrder
+from robustinfer.sharing import LEAST, QUIET, SHORT, SLICE, TURN, Fair, InOrder
 
 CARD = Card(classes=("a", "b"), input=InputSpec(1, 2, 2), sigma=0.25)
 IMAGES = np.random.default_rng(0).integers(90, 170, size=(4, 1, 2, 2), dtype=np.uint8)
@@ -159,7 +159,7 @@ def test_nobody_starves_however_many_short_jobs_come(long: int, room: int, flood
 
 
 @settings(max_examples=40)
-@given(st.integers(1, 50), st.booleans(), st.integers(3, 192))
+@given(st.integers(1, 50), st.booleans(), st.integers(3, TURN - TURN // 4))
 def test_a_short_job_overtakes(long: int, same_client: bool, wish: int) -> None:
     fair = Fair()
     jobs = [endless("greedy" if same_client else f"greedy {number}") for number in range(long)]
@@ -216,13 +216,29 @@ def clocked() -> Left:
 def test_runs_are_short_enough_for_newcomers_and_deadlines(clocked: Left) -> None:
     pace, others = Pace(), [endless("a"), endless("b")]
     pace.learn(1000, 1.0)
-    assert Fair().room(others, 1024, pace) == TURN
-    assert Fair().room(others, 100, pace) == 100
-    assert InOrder().room(others, 1024, pace) == 1024
-    for seconds, fair, in_order in ((10.0, TURN, 1024), (0.2, 160, 160), (0.001, LEAST, 1), (-1.0, LEAST, 1)):
+    fair, quick, brief = Fair(), Pace(), short("c")
+    assert fair.room(others, 1024, pace) == InOrder().room(others, 1024, pace) == 1024
+    fair.admit(brief)
+    fair.withdraw(brief)  # from now on others like it are expected
+    assert fair.room(others, 1024, pace) == TURN
+    assert fair.room(others, 100, pace) == 100
+    for seconds, room, in_order in ((10.0, TURN, 1024), (0.1, 80, 80), (0.001, LEAST, 1), (-1.0, LEAST, 1)):
         clocked.seconds_left = seconds
-        assert Fair().room([*others, clocked], 1024, pace) == fair
+        assert fair.room([*others, clocked], 1024, pace) == room
         assert InOrder().room([*others, clocked], 1024, pace) == in_order
-    quick = Pace()
     quick.learn(1000, 0.005)
-    assert Fair().room(others, 1024, quick) == 800  # what takes 5 ms, with a margin
+    assert fair.room(others, 1024, quick) == 800  # what takes 5 ms, with a margin
+
+
+def test_without_short_jobs_runs_grow_to_the_batch() -> None:
+    pace, fair, long, brief = Pace(), Fair(), endless("a"), short("b")
+    for one in (long, brief):
+        fair.admit(one)
+    fair.withdraw(brief)
+    for _ in range(QUIET):
+        assert fair.room([long], 1024, pace) == TURN
+        fair.share([long], TURN)
+    assert fair.room([long], 1024, pace) == 1024
+    long.take(SHORT + 1)
+    fair.withdraw(long)  # not a short one
+    assert fair.room([], 1024, pace) == 1024
