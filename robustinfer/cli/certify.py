@@ -174,12 +174,21 @@ def _certify_files(
         one = seed is not None and len(data) == 1
         seeds = {"seeds": [seed]} if one else {"seed": seed, "numbers": chosen}
         images = (data.read(number) for number in chosen)
-        found = predictor.certify_many(images, **seeds, stop=stop, progress=advance, **settings)
+        drawn = 0  # samples that belong to no certificate
+
+        def count(samples: int) -> None:
+            nonlocal drawn
+            drawn += samples
+            advance(samples)
+
+        found = predictor.certify_many(images, **seeds, stop=stop, progress=count, **settings)
         plain: list[dict[str, Any]] = []
 
         def answers() -> Iterator[tuple[str, Any]]:
+            nonlocal drawn
             for number, certificate in zip(chosen, found, strict=True):
                 if not (certificate.abstained and certificate.stopped == "interrupted"):
+                    drawn -= certificate.samples_used
                     file = data.files[number]
                     plain.append(remark(predictor, Path(file), data.read(number), certificate))
                     yield file, certificate
@@ -193,7 +202,8 @@ def _certify_files(
     if out is not None:
         note(f"{done} certificates are in {out}.")
     if stop.is_set():
-        note(f"Stopped: {len(chosen) - done} of {len(chosen)} images have no certificate.")
+        cut = len(chosen) - done
+        note(f"Stopped: {cut} of {len(chosen)} images have no certificate; {drawn} samples were drawn for them.")
         raise typer.Exit(130)
 
 
