@@ -1,10 +1,13 @@
 # A server for model files:
 #   docker build --tag robust-serve .                              on a CPU
 #   docker build --tag robust-serve:gpu --build-arg FLAVOUR=gpu .  on NVIDIA GPUs
+#   docker build --tag robust-serve:asgi --build-arg ENGINE=asgi . without Java and torch: for ONNX files
 #   docker run --rm -p 8080:8080 -v "$PWD/models:/models:ro" -e ROBUST_SERVE_TOKEN robust-serve /models/digits.onnx
 # PIP_EXTRA_INDEX_URL may name an index of CPU-only torch wheels, which makes the CPU image several gigabytes smaller.
 
 ARG FLAVOUR=cpu
+# The extra that brings the server: torchserve or asgi.
+ARG ENGINE=torchserve
 
 # Bases are pinned by digest: a tag moves. `docker buildx imagetools inspect python:3.11-slim-bookworm` prints the digest
 # that its tag has today; take it over when the base has fixes that you want.
@@ -22,6 +25,7 @@ RUN apt-get update \
 # hadolint ignore=DL3006
 FROM base-${FLAVOUR} AS build
 ARG FLAVOUR
+ARG ENGINE
 ARG PIP_EXTRA_INDEX_URL=""
 WORKDIR /source
 RUN python3 -m venv /opt/robust
@@ -30,16 +34,18 @@ COPY robustinfer robustinfer
 COPY train train
 COPY export export
 COPY serve serve
-RUN /opt/robust/bin/pip install --no-cache-dir --constraint constraints.txt ".[${FLAVOUR},serve,sign]" \
+RUN /opt/robust/bin/pip install --no-cache-dir --constraint constraints.txt ".[${FLAVOUR},${ENGINE},sign]" \
     && /opt/robust/bin/robust --version
 
 # hadolint ignore=DL3006
 FROM base-${FLAVOUR} AS serve
+ARG ENGINE
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin robust
 COPY --from=build /opt/robust /opt/robust
 ENV PATH="/opt/robust/bin:${PATH}" \
     PYTHONDONTWRITEBYTECODE=1 \
     ORT_DISABLE_TELEMETRY=1 \
+    ROBUST_SERVE_ENGINE=${ENGINE} \
     ROBUST_SERVE_HOST=0.0.0.0 \
     ROBUST_SERVE_PORT=8080 \
     ROBUST_SERVE_HEALTH_PORT=8081 \

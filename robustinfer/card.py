@@ -80,8 +80,9 @@ class Card:
     `sigma` is the standard deviation of the Gaussian noise the model was trained for, in pixel units, or None for a
     model that was not trained for smoothing. `noise_trained` is false for a wrapped model, whose sigma was chosen by
     whoever wrapped it: its certificates hold as any others do, but it may abstain on nearly everything. `training`,
-    `evaluation` and `parity` are for people and audits: the runtime does not read them. `sampler` names the domains of
-    the sampler graph, if the file has one.
+    `evaluation` and `parity` are for people and audits: the runtime does not read them. `baseline` is how certificates
+    of held-out images turned out (`robustinfer.baseline`), for a server that watches for drift. `sampler` names the
+    domains of the sampler graph, if the file has one.
     """
 
     classes: tuple[str, ...]
@@ -98,6 +99,7 @@ class Card:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     parity: Mapping[str, Any] = field(default_factory=dict)
     license: str | None = None
+    baseline: Mapping[str, Any] | None = None
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -122,6 +124,8 @@ class Card:
         document = dataclasses.asdict(self) | {"input": self.input.to_json()}
         if self.noise_trained:
             del document["noise_trained"]
+        if self.baseline is None:
+            del document["baseline"]
         return document
 
     def dumps(self) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..extras import needed
 from .console import existing, note, print_json, print_text
 from .options import Json
 
@@ -24,11 +25,20 @@ def command(
         str | None, typer.Option(help="Radii of the table, separated by commas.", show_default="steps of 0.25")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot file.", show_default="beside the first file")] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL.onnx",
+            help="Write a copy of this model, MODEL-baseline.onnx, whose card has the abstentions and radii of these "
+            "certificates: robust serve --engine asgi exports the distance to them.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Certified accuracy, average certified radius and abstentions of a data set, and of each of its classes.
 
     [bold]robust summary certificates-*.jsonl[/bold]
+    [bold]robust summary certificates.jsonl --baseline signs.onnx[/bold]
     """
     from ..errors import ArgumentError
 
@@ -37,6 +47,20 @@ def command(
     except ValueError as error:
         raise ArgumentError(f"Expected radii such as 0,0.25,0.5, found {radii!r}.") from error
     show(existing(certificates), plot=plot, json=json, radii=chosen)
+    if baseline is not None:
+        _write_baseline(certificates, baseline)
+
+
+def _write_baseline(certificates: Sequence[Path], model: Path) -> None:
+    with needed(extra="train", why="robust summary --baseline"):
+        from robust.export.baselines import write_baseline
+
+    from ..baseline import Baseline
+    from ..summary import merge
+
+    out = model.with_name(f"{model.stem}-baseline{model.suffix}")
+    write_baseline(model, out, Baseline.of([entry.certificate for entry in merge(certificates)[1]]))
+    note(f"model with a baseline: {out}")
 
 
 def show(paths: Sequence[Path], *, plot: Path | None, json: bool, radii: Sequence[float] | None) -> None:

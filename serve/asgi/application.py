@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from robustinfer import __version__
+from robustinfer.baseline import Baseline
 from robustinfer.live import AnswerFuture
 
 from ..service import openapi, protocol_v2
@@ -53,7 +54,12 @@ class Application:
         self._reading = asyncio.Semaphore(_READING)
         router = Router([*self._routes(), *page], redirect_slashes=False, default=_nowhere)
         self.gate = Gate(
-            router, state=state, metrics=Metrics(), tracing=Tracing(), max_body=max_body, is_public=self._is_public
+            router,
+            state=state,
+            metrics=Metrics(_baselines(self.counters)),
+            tracing=Tracing(),
+            max_body=max_body,
+            is_public=self._is_public,
         )
 
     @property
@@ -203,6 +209,12 @@ class Application:
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     raise Refusal(HTTPStatus.NOT_FOUND, "no_such_address", "There is nothing at this address.")
+
+
+def _baselines(counters: Mapping[str, Counter]) -> dict[str, Baseline]:
+    """The baselines of the models whose cards have one."""
+    cards = {name: counter.desk.predictor.card for name, counter in counters.items()}
+    return {name: Baseline.from_json(card.baseline) for name, card in cards.items() if card.baseline is not None}
 
 
 def _pairs(scope: Mapping[str, Any]) -> list[tuple[str, str]]:

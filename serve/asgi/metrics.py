@@ -4,14 +4,18 @@ So a scrape never waits for a worker, and the counts of a worker that died are n
 """
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from robustinfer.baseline import Baseline
+
 from ..service.exchange import Answer
 from ..service.measures import METRICS, measures
+from .drift import Drift
 
 __all__ = ["DIRECTORY", "Metrics", "MetricsPort"]
 
@@ -36,8 +40,9 @@ _HELP = {
 class Metrics:
     """The metrics of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, baselines: Mapping[str, Baseline]) -> None:
         registry = CollectorRegistry()
+        self._drift = Drift(baselines, registry)
         self._counters = {
             name: Counter(name.removesuffix("_total"), _HELP[name], labels, registry=registry)
             for name, (kind, _, labels) in METRICS.items()
@@ -51,6 +56,7 @@ class Metrics:
 
     def observe(self, answer: Answer, *, model: str, seconds: float) -> None:
         """Count an answer."""
+        self._drift.observe(model, answer.results)
         for name, value, labels in measures(answer, model=model, seconds=seconds):
             own = [labels[label] for label in METRICS[name][2]]
             if name in self._counters:

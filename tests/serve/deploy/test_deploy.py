@@ -15,8 +15,9 @@ import pytest
 import yaml
 from robust.serve import ServeOptions
 from robust.serve.service import devices
+from robust.serve.service.measures import METRICS
 
-from ..conftest import serving
+from ..conftest import ENGINES, serving
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "serve" / "deploy"
@@ -50,7 +51,7 @@ def test_the_image_is_not_run_by_root_and_copies_only_what_the_builder_sees() ->
     for base in ("base-cpu", "base-gpu"):
         assert re.search(r":[^@]+@sha256:[0-9a-f]{64}$", flavours[base]), "a base is pinned by tag and digest"
     extras = (ROOT / "pyproject.toml").read_text()
-    assert all(re.search(rf"^{flavour} = \[", extras, flags=re.MULTILINE) for flavour in ("cpu", "gpu", "serve"))
+    assert all(re.search(rf"^{flavour} = \[", extras, flags=re.MULTILINE) for flavour in ("cpu", "gpu", *ENGINES))
 
 
 def environment_of_the_image() -> dict[str, str]:
@@ -59,7 +60,7 @@ def environment_of_the_image() -> dict[str, str]:
 
 
 @pytest.mark.server
-def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: Path) -> None:
+def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: Path, engine: str) -> None:
     """Entry point and health check in the image's environment, with other ports and a temporary folder of its own."""
     entry = json.loads(values("ENTRYPOINT")[0])
     check = json.loads(values("HEALTHCHECK")[0].partition("CMD ")[2])
@@ -77,7 +78,7 @@ def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: P
         assert health() == 1
         ports = {f"ROBUST_SERVE_{kind}_PORT": "0" for kind in ("METRICS", "HEALTH")}
         own = environment | ports | {"ROBUST_SERVE_METRICS_HOST": "127.0.0.1"}
-        with serving(tmp_path, f"model={tiny}", "--host", "127.0.0.1", environment=own):
+        with serving(tmp_path, f"model={tiny}", "--host", "127.0.0.1", environment=own, engine=engine):
             assert health() == 0
         assert list(folder.iterdir()) == []
     finally:
@@ -151,8 +152,9 @@ def test_no_secret_reaches_the_builder() -> None:
     assert {"**/secrets", "**/*.pem", "**/*.key", "**/.env*"} <= set(ignored)
 
 
-def test_the_gpu_overlay_changes_what_the_deployment_has() -> None:
-    folder = DEPLOY / "kubernetes" / "gpu"
+@pytest.mark.parametrize("overlay", ["gpu", "asgi"])
+def test_an_overlay_changes_what_the_deployment_has(overlay: str) -> None:
+    folder = DEPLOY / "kubernetes" / overlay
     document = yaml.safe_load((folder / "kustomization.yaml").read_text())
     assert (folder / document["resources"][0] / "kustomization.yaml").is_file()
     (patch,) = document["patches"]
@@ -173,3 +175,29 @@ def test_cores_follow_the_limit_of_the_container(tmp_path: Path) -> None:
     assert devices._cores(quota) == free
     quota.write_text("50000 100000\n")
     assert devices._cores(quota) == 1
+
+
+def test_the_runtime_of_kserve_is_a_pod_that_asks_for_what_the_image_has() -> None:
+    checker = pytest.importorskip("kubernetes_validate")
+    runtime = yaml.safe_load((DEPLOY / "kserve" / "runtime.yaml").read_text())
+    assert (runtime["kind"], runtime["apiVersion"]) == ("ServingRuntime", "serving.kserve.io/v1alpha1")
+    pod = {"containers": runtime["spec"]["containers"], "volumes": runtime["spec"]["volumes"]}
+    checker.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}, "1.30", strict=True)
+    (own,) = runtime["spec"]["containers"]
+    assert own["ports"][0]["containerPort"] == int(environment_of_the_image()["ROBUST_SERVE_PORT"])
+    assert {own[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")} == {
+        "/v2/health/ready",
+        "/v2/health/live",
+    }
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
+    alerts = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text())
+    rules = [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+    dashboard = json.loads((DEPLOY / "monitoring" / "dashboard.json").read_text())
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name.removesuffix("_bucket") for text in rules + panels for name in re.findall(r"robust_\w+", text)}
+    drift = re.findall(r'gauge\("(\w+)"', (ROOT / "serve" / "asgi" / "drift.py").read_text())
+    assert asked <= {*METRICS, *drift}
+    assert len(drift) == 3
+    assert len(panels) >= 6
