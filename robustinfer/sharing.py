@@ -33,12 +33,12 @@ from .jobs import Job
 
 __all__ = ["LEAST", "QUIET", "SHORT", "SLICE", "TURN", "TURN_SECONDS", "Fair", "InOrder", "Sharing"]
 
-TURN = 256  # samples: soon done, and three quarters of them hold the first look of a `predict`
+TURN = 144  # samples: soon done, and three quarters of them hold the first look of a `predict`
 TURN_SECONDS = 0.005  # for engines that are faster than that
 SHORT = 1024  # samples: a default `predict`, however it ends, and the first looks of a certificate
 SLICE = 128  # samples
 LEAST = 32  # samples
-QUIET = 128  # runs: about a second of turns
+QUIET = 256  # runs: about a second of turns, where a sample takes 30 microseconds
 
 Key = TypeVar("Key", bound=Hashable)
 Shares = dict[Job, int]  # places of one run
