@@ -1,6 +1,7 @@
 """Where a server listens: its own port, and beside it those of the metrics and of health checks."""
 
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from robustinfer.errors import ArgumentError, ServeError
@@ -38,14 +39,17 @@ class Addresses:
 
 def choose_addresses(options: ServeOptions) -> Addresses:
     """The ports that the options name, and free ones where they leave the choice; they must differ."""
-    port = options.port or require_free(options.host, 0)
-    # By custom the metrics stand two ports above. A server on any free port has them on any free port, too.
-    beside = port + 2 if options.port else 0
-    metrics_port = options.metrics_port if options.metrics_port is not None else beside
-    metrics_port = metrics_port or require_free(options.metrics_host, 0)
-    beside = port + 1 if options.port else 0
-    health_port = options.health_port if options.health_port is not None else beside
-    health_port = health_port or require_free(options.metrics_host, 0)
+    # By custom health and metrics stand one and two ports above. A server on any free port has them on any free ports.
+    beside = {name: options.port + step if options.port else 0 for name, step in (("health", 1), ("metrics", 2))}
+    wanted = {
+        "port": (options.host, options.port),
+        "metrics": (options.metrics_host, _given(options.metrics_port, beside["metrics"])),
+        "health": (options.metrics_host, _given(options.health_port, beside["health"])),
+    }
+    with ExitStack() as held:  # all at once, or the same free port might be found twice
+        port, metrics_port, health_port = (
+            number or _bound_port(held.enter_context(_bind(host, 0))) for host, number in wanted.values()
+        )
     if len({port, metrics_port, health_port}) < 3:
         raise ArgumentError(
             f"port, metrics_port and health_port must differ; found {port}, {metrics_port} and {health_port}."
@@ -67,13 +71,26 @@ def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def require_free(host: str, port: int) -> int:
-    """The port, or any free one for 0; a sentence if another program has it."""
-    with socket.socket(family(host)) as probe:
-        # As the server does: connections of a former one that are still closing do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ServeError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
-        return int(probe.getsockname()[1])
+def require_free(host: str, port: int) -> None:
+    """Refuse, with a sentence, a port that another program has."""
+    _bind(host, port).close()
+
+
+def _given(chosen: int | None, default: int) -> int:
+    return default if chosen is None else chosen
+
+
+def _bound_port(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    probe = socket.socket(family(host))
+    # As the server does: connections of a former one that are still closing do not count.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((host, port))
+    except OSError as error:
+        probe.close()
+        raise ServeError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
+    return probe

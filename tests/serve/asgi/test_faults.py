@@ -1,0 +1,149 @@
+"""What an unlucky or hostile day brings to the engine asgi: lost workers and files, silent clients, a short drain."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+from robust.export.baselines import write_baseline
+
+from robustinfer import Predictor
+from robustinfer.baseline import Baseline
+from robustinfer.signing import PrivateKey
+
+from ...waiting import PATIENCE, eventually
+from ..conftest import TOKEN, Server, serving
+
+pytestmark = pytest.mark.server
+
+Array = np.ndarray[Any, Any]
+
+
+def connection(server: Server) -> socket.socket:
+    parts = urlsplit(server.url)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=PATIENCE)
+
+
+def status(server: Server, image: Array, token: str | None) -> int:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    body = {"image": image.tolist(), "n": 500}
+    return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=PATIENCE).status_code
+
+
+def test_tokens_keys_environment_and_silent_clients(tiny: Path, image: Array, tmp_path: Path) -> None:
+    key = PrivateKey.generate()
+    public = key.write(tmp_path / "release.key")
+    token_file, config = tmp_path / "token", tmp_path / "serve.toml"
+    token_file.write_text(TOKEN)
+    config.write_text("read_timeout = 1.0\nconnections = 20\n")
+    foreign = {"DATABASE_URL": "postgres://user:word@host/base", "http_proxy": "http://127.0.0.1:9"}
+    options = ("--token-file", str(token_file), "--config", str(config), "--sign-key", str(tmp_path / "release.key"))
+    with serving(tmp_path, str(tiny), *options, environment=foreign, engine="asgi") as server:
+        (worker,) = server.workers()
+        inherited = Path(f"/proc/{worker}/environ").read_bytes().decode()
+        assert not [word for word in (*foreign, "ROBUST_SERVE_TOKEN=") if word in inherited]
+        with server.client(key=public) as client:
+            client.certify(image, n=500)
+            assert client.metadata()["signed_by"] == key.public.id
+
+        # Whoever says nothing, or not all of it, is disconnected; and when there are too many, the oldest is.
+        silent = [connection(server) for _ in range(60)]
+        silent[0].sendall(b"POST /predictions/tiny HTTP/1.1\r\nHost:")
+        slow = connection(server)
+        head = (
+            f"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\n"
+        )
+        slow.sendall(head.encode() + b"{")
+        assert slow.recv(65_536).startswith(b"HTTP/1.1 408 ")
+        for one in silent:
+            with one, contextlib.suppress(ConnectionError):
+                assert one.recv(1) == b""
+        slow.close()
+        assert status(server, image, TOKEN) == 200
+
+        # A new token is read on SIGHUP; without its file the server lets nobody in, and a new worker does not either.
+        token_file.write_text("another-token-for-tests-0123456789")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: status(server, image, "another-token-for-tests-0123456789") == 200)
+        assert status(server, image, TOKEN) == 401
+        (server.folder() / "state" / "token.sha256").unlink()
+        os.kill(worker, signal.SIGKILL)
+        eventually(lambda: server.workers() not in ([], [worker]))
+        assert status(server, image, None) == 401
+        assert status(server, image, "another-token-for-tests-0123456789") == 401
+
+
+def test_a_worker_that_cannot_come_back_ends_the_server_with_a_reason(tiny: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copy(tiny, tmp_path / "tiny.onnx"))
+    with serving(tmp_path, str(model), token=None, engine="asgi") as server:
+        assert httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200
+        model.write_bytes(b"another file")
+        os.kill(server.workers()[0], signal.SIGKILL)
+        assert server.process.wait(PATIENCE) == 1
+        assert server.group() == []
+        text = server.log.read_text()
+        assert "worker failed" in text
+        assert "A worker cannot start" in text
+
+
+def test_a_drain_that_is_cut_short_says_so_and_a_full_server_too(tiny: Path, image: Array, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("queue = 2\nmax_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = 0.5\n")
+    with serving(tmp_path, str(tiny), "--config", str(config), token=None, engine="asgi") as server:
+
+        def ask() -> None:
+            with contextlib.suppress(httpx.HTTPError), server.http() as http:  # cut off, as it should be
+                http.post("/predictions/tiny", json={"image": image.tolist(), "n": 100_000_000}, timeout=PATIENCE)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: server.in_hand() == 3)
+        assert status(server, image, None) == 503
+        assert httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200
+        assert httpx.get(f"{server.url}/predictions/tiny", timeout=PATIENCE).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE) == 1
+        assert "3 accepted requests were cut off" in server.log.read_text()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_again_and_again_is_given_up(tiny: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, str(tiny), token=None, engine="asgi") as server:
+        for _ in range(5):
+            eventually(lambda: bool(server.workers()) or server.process.poll() is not None)
+            if found := server.workers():
+                os.kill(found[0], signal.SIGKILL)
+                eventually(lambda: server.workers() != found)
+        assert server.process.wait(PATIENCE) == 1
+        assert "A worker died 5 times" in server.log.read_text()
+
+
+def test_two_workers_share_the_port_and_drift_is_exported(
+    tiny: Path, image: Array, predictor: Predictor, tmp_path: Path
+) -> None:
+    held_out = [predictor.certify(image, n=500, seed=seed) for seed in range(20)]
+    model = tmp_path / "tiny.onnx"
+    write_baseline(tiny, model, Baseline.of(held_out))
+    between = np.full((8, 8), 0.75, dtype=np.float32)  # where two classes have equal scores
+    with serving(tmp_path, str(model), "--workers", "2", token=None, engine="asgi") as server:
+        assert len(server.workers()) == 2
+        for _ in range(24):  # each on a connection of its own, which the kernel gives to one of the two
+            with server.client() as client:
+                client.certify((255 * between).astype(np.uint8), n=500)
+
+        lines = httpx.get(server.metrics, timeout=PATIENCE).text.splitlines()
+        found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if "_drift_" in line[:20]}
+        # One of the two has answered at least twelve, and compares after every ten.
+        assert found["robust_drift_answers"] >= 10
+        assert -1 <= found["robust_drift_abstention"] <= 1
