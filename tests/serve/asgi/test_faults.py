@@ -143,7 +143,9 @@ def test_two_workers_share_the_port_and_drift_is_exported(
                 client.certify((255 * between).astype(np.uint8), n=500)
 
         lines = httpx.get(server.metrics, timeout=PATIENCE).text.splitlines()
-        found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if "_drift_" in line[:20]}
+        found = {
+            line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith("robust_drift")
+        }
         # One of the two has answered at least twelve, and compares after every ten.
         assert found["robust_drift_answers"] >= 10
         assert -1 <= found["robust_drift_abstention"] <= 1
