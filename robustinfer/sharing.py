@@ -34,7 +34,7 @@ from .jobs import Job
 __all__ = ["LEAST", "QUIET", "SHORT", "SLICE", "TURN", "TURN_SECONDS", "Fair", "InOrder", "Sharing"]
 
 TURN = 144  # samples: soon done, and three quarters of them hold the first look of a `predict`
-TURN_SECONDS = 0.005  # for engines that are faster than that
+TURN_SECONDS = 0.002  # for engines that are faster than that
 SHORT = 1024  # samples: a default `predict`, however it ends, and the first looks of a certificate
 SLICE = 128  # samples
 LEAST = 32  # samples

@@ -227,7 +227,7 @@ def test_runs_are_short_enough_for_newcomers_and_deadlines(clocked: Left) -> Non
         assert fair.room([*others, clocked], 1024, pace) == room
         assert InOrder().room([*others, clocked], 1024, pace) == in_order
     quick.learn(1000, 0.005)
-    assert fair.room(others, 1024, quick) == 800  # what takes 5 ms, with a margin
+    assert fair.room(others, 1024, quick) == 320  # what takes 2 ms, with a margin
 
 
 def test_without_short_jobs_runs_grow_to_the_batch() -> None:
