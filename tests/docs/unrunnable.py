@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from robustinfer.certificate_file import read_certificates
+from robustinfer.certificate_file import read_certificates, shard_path
 from robustinfer.files import sha256
 
 from ..waiting import PATIENCE
@@ -161,6 +162,22 @@ def _uvicorn(example: Example, runner: "Runner") -> None:
             assert client.get("/model").status_code == 200
 
 
+def _ray(example: Example, runner: "Runner") -> None:
+    """An actor without its cluster: its shard is the one that the command line writes."""
+    words = shlex.split(example.text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(runner.folder)
+        patch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+        actor = runpy.run_path(words[1])["ShardCertifier"]
+    model, own, theirs = (runner.folder / name for name in (words[2], "ray.jsonl", "command.jsonl"))
+    images = actor(str(model), "digits", str(own), 60, seed=1, n=200, alpha=0.001)({"id": [3]})["images"]
+    command = ("certify", words[2], "--data", "digits", "--shard", "3/60", "--seed", "1", "--n", "200")
+    assert runner.robust(*command, "--out", str(theirs)).code == 0
+    (header, found), (same, expected) = (read_certificates(shard_path(path, (3, 60))) for path in (own, theirs))
+    assert (header, [len(found)]) == (same, list(images))
+    assert [one.certificate.counts for one in found] == [one.certificate.counts for one in expected]
+
+
 def _activate(example: Example, runner: "Runner") -> None:
     """The environment of these tests has the file, and it puts `robust` on the path."""
     script = Path(sys.executable).with_name(Path(example.text.split()[1]).name)
@@ -232,6 +249,7 @@ TABLE: dict[str, tuple[str, Callable[[Example, "Runner"], None]]] = {
     "python benchmarks/": ("measures for minutes to hours, most of them on data that is not here", _benchmark),
     "robust verify benchmarks/": ("needs MNIST, which is not here", _recorded),
     "tritonserver ": ("needs an installation of Triton", _triton),
+    "python examples/certify_with_ray.py ": ("needs Ray, which is not a dependency", _ray),
     "MODEL=quickstart/digits.onnx uvicorn ": ("needs uvicorn, which no other test needs", _uvicorn),
     "robust demo": ("serves until somebody ends it, and opens a browser", _demo),
     "robust train finetune-l2 --from mynet": ("needs a network trained elsewhere", _start),
