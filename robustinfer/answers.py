@@ -66,6 +66,8 @@ def certificate_of(predictor: "Predictor", question: Question, outcome: Outcome,
         members=tuple(_member_votes(member) for member in outcome.members),
         seed_origin=question.seed_origin,
         radius_linf=radius_linf(outcome.radius, question.image.size),
+        rules=None if question.procedure == "fixed" or question.rules == 1 else question.rules,
+        quantile=question.quantile,
     )
 
 

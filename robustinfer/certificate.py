@@ -55,13 +55,13 @@ _OLD_GUARANTEE = (
 """The sentence of certificates that do not name their domain, whatever their noise was."""
 
 
-_WHOLE = {"n", "n0", "samples_used", "looks", "invalid", "seed"}
+_WHOLE = {"n", "n0", "samples_used", "looks", "invalid", "seed", "rules"}
 _REAL = {"radius", "sigma", "alpha", "p_lower", "seconds"}
-_REAL_OR_NULL = {"p_upper_runner_up", "requested", "radius_linf"}
+_REAL_OR_NULL = {"p_upper_runner_up", "requested", "radius_linf", "quantile"}
 _TEXT = {"norm", "method", "bound", "procedure", "noise", "stopped", "image"}
 _LARGEST = {"seed": 2**64}  # one above the largest; 2^63 for the other whole numbers
 
-OPTIONAL = frozenset({"members", "seed_origin", "radius_linf"})
+OPTIONAL = frozenset({"members", "seed_origin", "radius_linf", "rules", "quantile"})
 """Fields that a certificate may lack: it has no voting members, or an older version made it and it claims less."""
 
 _DERIVED = {"domain", "guarantee", "radius_l1"}  # written for the reader; each follows from the other fields
@@ -150,8 +150,8 @@ class Certificate:
     the `n0` selection samples came before them, in `samples_used` both are counted. `n` is the number of estimation
     samples allowed. `stopped` says why sampling ended: "complete", "certified" (the requested radius is proven),
     "out of reach" (it cannot be, most likely), "planned" (the pilot's plan was carried out), "exhausted", "deadline"
-    or "interrupted". `looks` is the number of times the counts were looked at (procedures radius and deadline), each of
-    which has its share of alpha. `seed_origin` says who chose the seed: "runtime" (drawn from the operating system),
+    or "interrupted". `looks` is the number of times the counts were looked at (procedures radius and deadline), which
+    share alpha. `seed_origin` says who chose the seed: "runtime" (drawn from the operating system),
     "caller", or "data set" (derived from the seed of a data set); None in certificates of 0.1. `image` is the digest of
     the pixels that were certified.
 
@@ -161,6 +161,9 @@ class Certificate:
 
     `radius_l1` and `radius_linf` are what the l2 radius proves in two other norms: every change is at least as long in
     l1 as in l2, and at most sqrt(d) times as long in l2 as in l_inf, for an image of d values.
+
+    `rules` is the edition of the rules by which the procedures radius, tolerance and deadline look, stop and plan (see
+    `smoothing/rules.py`); a certificate without it has the first. `quantile` is that of the plan for a tolerance.
     """
 
     label: int | None
@@ -191,6 +194,8 @@ class Certificate:
     members: tuple[MemberVotes, ...] = ()
     seed_origin: SeedOrigin | None = None
     radius_linf: float | None = None
+    rules: int | None = None
+    quantile: float | None = None
 
     def __post_init__(self) -> None:
         if self.abstained != (self.label is None) or (self.abstained and self.radius != 0.0):

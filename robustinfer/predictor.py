@@ -176,6 +176,7 @@ class Predictor:
         n0: int | None = None,
         radius: float | None = None,
         tolerance: float | None = None,
+        quantile: float | None = None,
         deadline: float | None = None,
         bound: Bound | None = None,
         sigma: float | None = None,
@@ -189,7 +190,8 @@ class Predictor:
         """Label and radius: no change below the radius alters the label; wrong with probability at most alpha.
 
         radius=r     decide one radius, and stop as soon as it is decided
-        tolerance=t  on average at most t below what n samples would give, from fewer samples
+        tolerance=t  on average at most t below what n samples would give, from fewer samples; quantile=q plans
+                     for more of the cases that the pilot leaves open
         deadline=s   the best certificate that s seconds can buy
         otherwise    n samples
 
@@ -209,6 +211,7 @@ class Predictor:
             n0=n0,
             radius=radius,
             tolerance=tolerance,
+            quantile=quantile,
             deadline=deadline,
             bound=bound,
             sigma=sigma,

@@ -14,6 +14,7 @@ from .smoothing.domains import NoiseName
 from .smoothing.estimates import Smoothing, estimate, estimate_same_sample
 from .smoothing.member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
 from .smoothing.noise import add_noise
+from .smoothing.planning import QUANTILE
 from .smoothing.procedures import (
     ANYTIME_START,
     DECIDE_START,
@@ -21,11 +22,11 @@ from .smoothing.procedures import (
     anytime,
     decide,
     fixed,
-    looks,
     planned,
     prediction_looks,
     vote,
 )
+from .smoothing.rules import RULES, rule_of
 from .smoothing.tally import Tally
 
 __all__ = ["Question"]
@@ -48,6 +49,8 @@ class Question:
     seed: int
     seed_origin: SeedOrigin
     tally: Tally
+    quantile: float | None = None
+    rules: int = RULES
 
     @property
     def method(self) -> str:
@@ -67,24 +70,31 @@ class Question:
             return vote(classes=classes, n=self.n, alpha=self.alpha, slack=self.smoothing.slack)
         smoothing, sizes = self.smoothing, {"classes": classes, "n0": self.n0, "n": self.n}
         if self.procedure == "radius":
-            return decide(smoothing, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
+            return decide(smoothing, **sizes, alpha=self.alpha, radius=self.requested or 0.0, rules=self.rules)
         if self.procedure == "tolerance":
-            return planned(smoothing, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
+            return planned(smoothing, **sizes, alpha=self.alpha, **self._plan)
         if self.procedure == "deadline":
-            return anytime(smoothing, **sizes, alpha=self.alpha)
+            return anytime(smoothing, **sizes, alpha=self.alpha, rules=self.rules)
         return fixed(smoothing, **sizes, alpha=self.alpha)
 
     def _begin_with_members(self) -> Procedure:
         smoothing, tally, sizes = self.smoothing, self.tally, {"n0": self.n0, "n": self.n}
         if self.mode == "predict":
             return vote_by_members(tally, n=self.n, alpha=self.alpha, slack=smoothing.slack)
+        rules = self.rules
         if self.procedure == "radius":
-            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, radius=self.requested or 0.0)
+            asked = self.requested or 0.0
+            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, radius=asked, rules=rules)
         if self.procedure == "tolerance":
-            return planned_by_members(smoothing, tally, **sizes, alpha=self.alpha, tolerance=self.requested or 0.0)
+            return planned_by_members(smoothing, tally, **sizes, alpha=self.alpha, **self._plan)
         if self.procedure == "deadline":
-            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, start=ANYTIME_START)
+            return decide_by_members(smoothing, tally, **sizes, alpha=self.alpha, start=ANYTIME_START, rules=rules)
         return fixed_by_members(smoothing, tally, **sizes, alpha=self.alpha)
+
+    @property
+    def _plan(self) -> dict[str, Any]:
+        """What a plan depends on besides the sizes."""
+        return {"tolerance": self.requested or 0.0, "quantile": self.quantile or QUANTILE, "rules": self.rules}
 
     @property
     def _level(self) -> float:
@@ -127,6 +137,8 @@ class Question:
         votes = np.zeros(self.tally.classes + 1, dtype=np.int64)
         votes[0] = n
         starts = {"radius": DECIDE_START, "deadline": ANYTIME_START}
-        share = self._level / len(looks(n, starts[self.procedure])) if self.procedure in starts else self._level
+        if self.procedure in starts:
+            rule = rule_of(self.rules, self.smoothing, n=n, start=starts[self.procedure], alpha=self._level)
+            return round_radius_down(rule.prove(votes, 0).radius)
         prove = estimate if self.n0 else estimate_same_sample
-        return round_radius_down(prove(self.smoothing, votes, 0, share).radius)
+        return round_radius_down(prove(self.smoothing, votes, 0, self._level).radius)

@@ -25,6 +25,7 @@ from .questions import Question
 from .requests import Request
 from .smoothing.estimates import Votes
 from .smoothing.procedures import Outcome
+from .smoothing.rules import EDITIONS
 from .voting import votes_of
 
 if TYPE_CHECKING:
@@ -156,6 +157,11 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
         raise CertificateError(f"There is no procedure {certificate.procedure!r} to replay.")
     if wanted and certificate.requested is None:
         raise CertificateError(f"A certificate of the procedure {certificate.procedure} says what was requested.")
+    if certificate.rules not in {None, *EDITIONS}:
+        raise CertificateError(
+            f"This robustinfer replays the rules {' and '.join(map(str, EDITIONS))}; the certificate was made by the "
+            f"rules {certificate.rules}: use a newer version."
+        )
     request = Request(
         image=image,
         n=certificate.n,
@@ -165,9 +171,10 @@ def _question(predictor: "Predictor", certificate: Certificate, image: npt.Array
         sigma=certificate.sigma,
         seed=certificate.seed,
         members=certificate.method == VOTES_METHOD,
+        quantile=certificate.quantile if certificate.procedure == "tolerance" else None,
         **wanted,  # type: ignore[arg-type]
     )
-    question = request.ask(predictor.card, replayed=certificate.drawn_noise)
+    question = request.ask(predictor.card, replayed=certificate.drawn_noise, rules=certificate.rules or 1)
     if image_digest(question.image) != certificate.image:
         raise CertificateError(
             f"This is not the image of the certificate, whose pixels have the digest {certificate.image}."

@@ -15,6 +15,8 @@ from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, NoiseName, domai
 from .smoothing.estimates import Smoothing
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import fresh_seed, total_variation
+from .smoothing.planning import QUANTILE
+from .smoothing.rules import RULES
 from .smoothing.tally import Tally
 from .voting import tally_of
 
@@ -38,6 +40,7 @@ class Request:
     alpha: float | None = None
     radius: float | None = None
     tolerance: float | None = None
+    quantile: float | None = None
     deadline: float | None = None
     bound: Bound | None = None
     n0: int | None = None
@@ -47,11 +50,14 @@ class Request:
     noise: NoiseKind | None = None
     seed: int | None = None
 
-    def ask(self, card: Card, *, derived_seed: bool = False, replayed: NoiseName | None = None) -> Question:
+    def ask(
+        self, card: Card, *, derived_seed: bool = False, replayed: NoiseName | None = None, rules: int = RULES
+    ) -> Question:
         """Check everything against the table of settings and the card, and settle what was left open.
 
         `derived_seed` says that the seed was derived from that of a data set. `replayed` is the noise of a certificate
-        that is drawn again: older kinds can only be replayed, and so can numbers beyond today's limits.
+        that is drawn again: older kinds can only be replayed, and so can numbers beyond today's limits. `rules` is the
+        edition by which it was made.
         """
         given = check(self.mode, {name: getattr(self, name) for name in SETTINGS}, replayed=replayed is not None)
         procedure = _procedure(given)
@@ -75,6 +81,8 @@ class Request:
             seed=fresh_seed() if given["seed"] is None else given["seed"],
             seed_origin="runtime" if given["seed"] is None else "data set" if derived_seed else "caller",
             tally=_tally(given["members"], card),
+            quantile=given["quantile"] or QUANTILE if procedure == "tolerance" and rules > 1 else None,
+            rules=rules,
         )
         question.check_reach()
         return question

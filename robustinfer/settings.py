@@ -175,9 +175,18 @@ _TABLE = (
     Setting(
         name="tolerance",
         kind=float,
-        help="Stop once the radius is this close to what n samples would give.",
+        help="Lose at most this much radius on average against what n samples would give, with fewer samples.",
         least=1e-6,
         most=1e3,
+        modes=_CERTIFY,
+    ),
+    Setting(
+        name="quantile",
+        kind=float,
+        help="How sure the plan for a tolerance is to suffice, by its pilot: more costs samples and shortens the tail.",
+        least=0.5,
+        most=0.99,
+        chosen="0.7 with a tolerance",
         modes=_CERTIFY,
     ),
     Setting(
@@ -270,6 +279,7 @@ class CertifyManySettings(_BothSettings, total=False):
 
     radius: float | None
     tolerance: float | None
+    quantile: float | None
     deadline: float | None
     bound: Bound | None
     n0: int | None
@@ -302,6 +312,8 @@ def check(mode: Any, values: Mapping[str, Any], *, replayed: bool = False) -> di
             raise SettingError(f"{name} belongs to the mode {' and '.join(setting.modes)}: leave it out to {mode}.")
     if checked["tolerance"] is not None and not checked["radius"] is checked["deadline"] is None:
         raise SettingError("tolerance plans its own number of samples: leave out radius and deadline.")
+    if checked["quantile"] is not None and checked["tolerance"] is None:
+        raise SettingError("quantile is about the plan for a tolerance: pass a tolerance, or leave it out.")
     return checked
 
 

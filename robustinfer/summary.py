@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .certificate import Certificate
 from .certificate_file import Entry, Header, read_certificates
 from .errors import CertificateError
 from .extras import require
+from .smoothing.rules import FUTILITY
+from .smoothing.yardstick import least_samples_of_votes
 
 __all__ = ["CertifiedAccuracy", "ClassSummary", "Summary", "accuracy_interval", "merge", "percent", "summarize"]
 
@@ -58,6 +61,9 @@ class Summary:
     at the smallest radius: what `accuracies` would say if all classes had equally many images.
     `linf_mean` and `linf_median` are what the same certificates prove in l_inf norm, counted the same way: r / sqrt(d)
     for images of d values. They are None where older certificates do not say it.
+
+    `possible` is about the least mean number of samples that could have decided the requested radius at this alpha
+    (`smoothing/yardstick.py`), those that choose the label included; None for other procedures, and where members vote.
     """
 
     images: int
@@ -70,6 +76,7 @@ class Summary:
     abstained: float
     wrong: float
     samples: float
+    possible: float | None
     seconds: float
     sigma: float
     alpha: float
@@ -124,6 +131,7 @@ def summarize(header: Header, entries: Sequence[Entry], *, radii: Sequence[float
         abstained=float(np.mean([certificate.abstained for certificate in certificates])),
         wrong=float(np.mean([entry.certificate.label not in (None, entry.truth) for entry in entries])),
         samples=float(np.mean([certificate.samples_used for certificate in certificates])),
+        possible=_possible(certificates),
         seconds=float(sum(certificate.seconds for certificate in certificates)),
         sigma=one.sigma,
         alpha=one.alpha,
@@ -153,6 +161,27 @@ def _classes(entries: Sequence[Entry], radii: Sequence[float], alpha: float) -> 
         )
         for label, own in sorted(members.items())
     )
+
+
+def _possible(certificates: Sequence[Certificate]) -> float | None:
+    """The mean of the least samples that the decisions could have taken."""
+    least = []
+    for one in certificates:
+        if one.procedure != "radius" or one.requested is None or one.members or one.samples_used == one.n0:
+            return None
+        votes = sorted((*one.counts, one.invalid), reverse=True)
+        found = least_samples_of_votes(
+            votes[0],
+            votes[1] if one.bound == "two-class" else None,
+            one.samples_used - one.n0,
+            sigma=one.sigma,
+            radius=one.requested,
+            n=one.n,
+            alpha=one.alpha,
+            futility=FUTILITY,
+        )
+        least.append(one.n0 + found)
+    return float(np.mean(least))
 
 
 def _linf(entries: Sequence[Entry]) -> list[float] | None:

@@ -23,6 +23,7 @@ from .options import (
     Model,
     N,
     Noise,
+    Quantile,
     Radius,
     Seed,
     Sigma,
@@ -50,6 +51,7 @@ def command(
     alpha: Alpha = 0.001,
     radius: Radius = None,
     tolerance: Tolerance = None,
+    quantile: Quantile = None,
     deadline: Deadline = None,
     bound: Bound = None,
     n0: N0 = None,
@@ -119,7 +121,7 @@ def command(
     load = partial(Predictor.load, model, device=device, batch=batch, card=given)
     predictor = load(threads=threads) if data is None or threads is not None else _fastest(load)
     asked = {
-        "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "deadline": deadline,
+        "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "quantile": quantile, "deadline": deadline,
         "bound": bound, "n0": n0, "sigma": sigma, "domain": domain, "noise": noise, "members": members,
     }  # fmt: skip
     settings = {name: value for name, value in asked.items() if value is not None}

@@ -25,6 +25,7 @@ __all__ = [
     "N",
     "Noise",
     "PassphraseFile",
+    "Quantile",
     "Radius",
     "Seed",
     "Sigma",
@@ -45,6 +46,7 @@ N = Annotated[int, _setting("n")]
 Alpha = Annotated[float, _setting("alpha")]
 Radius = Annotated[float | None, _setting("radius")]
 Tolerance = Annotated[float | None, _setting("tolerance")]
+Quantile = Annotated[float | None, _setting("quantile")]
 Deadline = Annotated[float | None, _setting("deadline")]
 Bound = Annotated[str | None, _setting("bound")]
 N0 = Annotated[int | None, _setting("n0")]

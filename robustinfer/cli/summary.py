@@ -99,6 +99,11 @@ def _table(summary: Any) -> str:
         f"average certified radius {acr} (95 %: {low} to {high}), "
         f"abstained {percent(summary.abstained, failure=True)}, wrong label {percent(summary.wrong, failure=True)}",
     ]
+    if summary.possible is not None:
+        lines.append(
+            f"the least possible for these decisions (Wald) is about {summary.possible:.0f} samples per image: "
+            f"they were made at {summary.possible / summary.samples:.0%} of the possible"
+        )
     if summary.linf_mean is not None:
         mean, median = (format_radius(radius, 4) for radius in (summary.linf_mean, summary.linf_median))
         lines.append(f"in l1 the same radii; in l_inf {mean} on average, median {median} (weak for large images)")

@@ -1,5 +1,6 @@
 """Estimates: what votes prove about the top class, and how the error probability alpha is split over the bounds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy.typing as npt
 
 from .bounds import clopper_pearson_lower, clopper_pearson_upper, radius_top_class, radius_two_class
 from .kinds import Bound
+from .looks import round_to_grid
 
 __all__ = [
     "Bound",
@@ -14,6 +16,7 @@ __all__ = [
     "Smoothing",
     "Votes",
     "estimate",
+    "estimate_at_look",
     "estimate_same_sample",
     "optimistic_radius",
     "runner_up",
@@ -83,15 +86,29 @@ def estimate_same_sample(smoothing: Smoothing, counts: Votes, top: int, alpha: f
     return _with_radius(smoothing, counts, top, lower=share, upper=share)
 
 
-def _with_radius(smoothing: Smoothing, counts: Votes, top: int, *, lower: float, upper: float | None) -> Estimate:
+def estimate_at_look(smoothing: Smoothing, counts: Votes, top: int, *, lower: float, upper: float | None) -> Estimate:
+    """Bounds at these levels, rounded to the grid for which `look_level` gives them (see `looks.py`)."""
+    return _with_radius(smoothing, counts, top, lower=lower, upper=upper, rounded=round_to_grid)
+
+
+def _with_radius(
+    smoothing: Smoothing,
+    counts: Votes,
+    top: int,
+    *,
+    lower: float,
+    upper: float | None,
+    rounded: Callable[[float], float] = float,
+) -> Estimate:
     n = int(counts.sum())
-    p_lower = max(0.0, clopper_pearson_lower(int(counts[top]), n, lower) - smoothing.slack)
+    p_lower = max(0.0, rounded(clopper_pearson_lower(int(counts[top]), n, lower)) - smoothing.slack)
     if upper is None:
         return Estimate(p_lower, None, radius_top_class(p_lower, smoothing.sigma) - smoothing.rounding)
     largest = int(
         np.delete(counts, top).max()
     )  # the bound grows with the count: the largest count has the largest bound
-    p_upper = min(1.0 - p_lower, clopper_pearson_upper(largest, n, upper) + smoothing.slack)
+    others = 1.0 - rounded(clopper_pearson_lower(n - largest, n, upper))  # the upper bound, mirrored
+    p_upper = min(1.0 - p_lower, others + smoothing.slack)
     return Estimate(p_lower, p_upper, radius_two_class(p_lower, p_upper, smoothing.sigma) - smoothing.rounding)
 
 

@@ -7,12 +7,12 @@ sample for all of them.
 Error budget, for T members: each member's label and radius are proven by its procedure of `procedures.py` at the level
 alpha/T, so all of them hold together except with probability T alpha/T = alpha. This is a union bound, and needs no
 independence: the shared noise does no harm. Where all ballots hold, the combination is certain (`combination.py`). A
-member that abstains claims nothing; it counts against every label. With K looks a member has alpha/(T K) at each.
+member that abstains claims nothing; it counts against every label.
 
 | procedure | each member's label chosen on | each member's bounds together at |
 |---|---|---|
 | fixed, tolerance | n0 separate samples (n0 = 0: the same) | alpha/T |
-| radius, deadline | n0 separate samples | alpha/(T K) at each of the K looks |
+| radius, deadline | n0 separate samples | alpha/T over all looks (`looks.py`) |
 | predict | the same samples | alpha/(T K) at each of the K looks |
 
 Votes are arrays as `Tally` counts them: one row a member, and a last row of the plurality votes of the samples, which
@@ -24,9 +24,10 @@ from collections.abc import Sequence
 
 from .bounds import binomial_p_value, round_radius_down
 from .combination import Ballot, Combined, combine
-from .estimates import Estimate, Smoothing, Votes, estimate, estimate_same_sample, optimistic_radius, runner_up
-from .planning import needed
-from .procedures import DECIDE_START, FUTILITY, MemberOutcome, Outcome, Procedure, looks, prediction_looks
+from .estimates import Estimate, Smoothing, Votes, estimate, estimate_same_sample, runner_up
+from .planning import QUANTILE, needed, planned_size
+from .procedures import DECIDE_START, MemberOutcome, Outcome, Procedure, prediction_looks
+from .rules import RULES, rule_of
 from .tally import Tally
 
 __all__ = ["decide_by_members", "fixed_by_members", "planned_by_members", "vote_by_members"]
@@ -63,39 +64,48 @@ def decide_by_members(
     alpha: float,
     radius: float = math.inf,
     start: int = DECIDE_START,
+    rules: int = RULES,
 ) -> Procedure:
     """`decide`, and with an infinite radius `anytime`, for the vote: stop when its radius is certified or out of reach.
 
     rho_Q grows with every member's radius, so it is out of reach if it is so even with optimistic radii.
     """
-    schedule, members = looks(n, start), len(tally.betas)
+    members = len(tally.betas)
+    rule = rule_of(rules, smoothing, n=n, start=start, alpha=alpha, parts=members)
     selection = yield n0
     if isinstance(selection, str):
         return _nothing(tally, 0, selection)
     tops, counts, best, seen = _tops(selection), tally.empty(), [_NOTHING] * members, 0
-    share, stopped = alpha / (members * len(schedule)), "exhausted"
-    for look in schedule:
+    stopped = "exhausted"
+    for look in rule.sizes:
         votes = yield look - tally.samples(counts)
         if isinstance(votes, str):
             stopped = votes
             break
         counts, seen = counts + votes, seen + 1
         rows = list(zip(counts[:-1], tops, strict=True))
-        found = [estimate(smoothing, row, top, share) for row, top in rows]
+        found = [rule.prove(row, top) for row, top in rows]
         best = [new if new.radius > old.radius else old for old, new in zip(best, found, strict=True)]
         if _combined(tally, tops, [one.radius for one in best]).radius >= radius:
             stopped = "certified"
             break
-        level = FUTILITY / (members * len(schedule))
-        hopes = [optimistic_radius(smoothing, row, top, level) for row, top in rows]
-        if math.isfinite(radius) and _combined(tally, tops, hopes).radius < radius:
+        hopes = [rule.hope(row, top) for row, top in rows] if math.isfinite(radius) else []
+        if hopes and _combined(tally, tops, hopes).radius < radius:
             stopped = "out of reach"
             break
     return _outcome(tally, tops, best, counts, n0, looks=seen, stopped=stopped)
 
 
 def planned_by_members(
-    smoothing: Smoothing, tally: Tally, *, n0: int, n: int, alpha: float, tolerance: float
+    smoothing: Smoothing,
+    tally: Tally,
+    *,
+    n0: int,
+    n: int,
+    alpha: float,
+    tolerance: float,
+    quantile: float = QUANTILE,
+    rules: int = RULES,
 ) -> Procedure:
     """`planned` with the largest of the sizes that the members need.
 
@@ -106,7 +116,11 @@ def planned_by_members(
     if isinstance(pilot, str):
         return _nothing(tally, 0, pilot)
     share, tops = alpha / len(tally.betas), _tops(pilot)
-    sizes = [needed(smoothing, row, top, n, share, tolerance) for row, top in zip(pilot[:-1], tops, strict=True)]
+    rows = list(zip(pilot[:-1], tops, strict=True))
+    if rules == 1:
+        sizes = [needed(smoothing, row, top, n, share, tolerance) for row, top in rows]
+    else:
+        sizes = [planned_size(smoothing, row, top, n, share, tolerance, quantile) for row, top in rows]
     if max(sizes) == 0:
         return _nothing(tally, n0, "out of reach")
     counts = yield max(sizes)

@@ -16,12 +16,11 @@ Error budgets (each procedure spends alpha in total; A is the true top class, C 
 | fixed, two-class     | n0 separate samples   | 0.9 alpha             | 0.1 alpha / (C - 1)        |
 | same-sample, top     | the same n samples    | alpha / 2             |                            |
 | same-sample, two     | the same n samples    | alpha / (2 C)         | alpha / (2 C)              |
-| decide and anytime   | n0 separate samples   | the fixed ones, with alpha / K at each of the K looks |
+| decide and anytime   | n0 separate samples   | the fixed ones; each is spread over the looks (`looks.py`)  |
 | planned              | the pilot, which also plans n; it is discarded, so the fixed ones are valid as they are |
 | vote                 | the same samples      | Hung and Fithian's test at alpha / K at each look, less the slack |
 """
 
-import functools
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -29,27 +28,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from .bounds import binomial_p_value, round_radius_down
-from .estimates import Estimate, Smoothing, Votes, estimate, estimate_same_sample, optimistic_radius
-from .planning import needed
+from .estimates import Estimate, Smoothing, Votes, estimate, estimate_same_sample
+from .looks import geometric_looks
+from .planning import QUANTILE, needed, planned_size
+from .rules import RULES, rule_of
 
 __all__ = [
     "ANYTIME_START",
     "DECIDE_START",
-    "FUTILITY",
     "MemberOutcome",
     "Outcome",
     "Procedure",
     "anytime",
     "decide",
     "fixed",
-    "looks",
     "planned",
     "prediction_looks",
     "vote",
 ]
 
-FUTILITY = 1e-4  # probability of giving up a radius that was in reach; costs power, never soundness
-GROWTH = 1.3  # from look to look
 DECIDE_START = 100  # samples at the first look
 ANYTIME_START = 32  # the same under a deadline, where an early answer counts
 
@@ -111,47 +108,75 @@ def fixed(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float) 
 
 
 def decide(
-    smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, radius: float, start: int = DECIDE_START
+    smoothing: Smoothing,
+    *,
+    classes: int,
+    n0: int,
+    n: int,
+    alpha: float,
+    radius: float,
+    start: int = DECIDE_START,
+    rules: int = RULES,
 ) -> Procedure:
     """Decide one radius: look at the growing counts, stop when the radius is certified or out of reach.
 
-    P(the outcome has a label and the label of g changes within its radius) <= alpha: each of the K looks has alpha/K,
-    and the outcome rests on one of them. Giving up early is decided at level `FUTILITY` and cannot make it unsound.
+    P(the outcome has a label and the label of g changes within its radius) <= alpha: the bounds of all looks hold
+    together with probability 1 - alpha (`rules.py`), and the outcome rests on one of them. Giving up early costs power
+    and cannot make it unsound.
     """
-    schedule = looks(n, start)
+    rule = rule_of(rules, smoothing, n=n, start=start, alpha=alpha)
     selection = yield n0
     if isinstance(selection, str):
         return _nothing(classes, 0, selection)
     top, counts, best, seen = _top(selection), _none(classes), Estimate(0.0, None, 0.0), 0
     stopped = "exhausted"
-    for look in schedule:
+    for look in rule.sizes:
         votes = yield look - int(counts.sum())
         if isinstance(votes, str):
             stopped = votes
             break
         counts, seen = counts + votes, seen + 1
-        best = _better(best, estimate(smoothing, counts, top, alpha / len(schedule)))
+        best = _better(best, rule.prove(counts, top))
         if round_radius_down(best.radius) >= radius:
             stopped = "certified"
             break
-        if math.isfinite(radius) and optimistic_radius(smoothing, counts, top, FUTILITY / len(schedule)) < radius:
+        if math.isfinite(radius) and rule.hope(counts, top) < radius:
             stopped = "out of reach"
             break
     return _outcome(best, top, counts, n0, looks=seen, stopped=stopped)
 
 
 def anytime(
-    smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, start: int = ANYTIME_START
+    smoothing: Smoothing,
+    *,
+    classes: int,
+    n0: int,
+    n: int,
+    alpha: float,
+    start: int = ANYTIME_START,
+    rules: int = RULES,
 ) -> Procedure:
     """The best certificate at any moment: `decide` with a radius that is never reached, until somebody says stop.
 
-    Valid under any rule of stopping, a clock included, because all K looks are paid for in advance.
+    Valid under any rule of stopping, a clock included, because all looks are paid for in advance.
     """
-    outcome = yield from decide(smoothing, classes=classes, n0=n0, n=n, alpha=alpha, radius=math.inf, start=start)
+    outcome = yield from decide(
+        smoothing, classes=classes, n0=n0, n=n, alpha=alpha, radius=math.inf, start=start, rules=rules
+    )
     return outcome
 
 
-def planned(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float, tolerance: float) -> Procedure:
+def planned(
+    smoothing: Smoothing,
+    *,
+    classes: int,
+    n0: int,
+    n: int,
+    alpha: float,
+    tolerance: float,
+    quantile: float = QUANTILE,
+    rules: int = RULES,
+) -> Procedure:
     """On average within `tolerance` of what n samples would give, from as few as a pilot says are needed.
 
     The pilot chooses label and sample size and is then discarded; the fresh samples are independent of it, so `fixed`'s
@@ -161,7 +186,10 @@ def planned(smoothing: Smoothing, *, classes: int, n0: int, n: int, alpha: float
     if isinstance(pilot, str):
         return _nothing(classes, 0, pilot)
     top = _top(pilot)
-    size = needed(smoothing, pilot, top, n, alpha, tolerance)
+    if rules == 1:
+        size = needed(smoothing, pilot, top, n, alpha, tolerance)
+    else:
+        size = planned_size(smoothing, pilot, top, n, alpha, tolerance, quantile)
     if size == 0:
         return Outcome(None, 0.0, 0.0, None, _none(classes), n0, 0, "out of reach")
     counts = yield size
@@ -196,18 +224,9 @@ def vote(*, classes: int, n: int, alpha: float, slack: float = 0.0) -> Procedure
     return Outcome(label, 0.0, 0.0, None, counts, 0, seen, stopped)
 
 
-@functools.lru_cache(maxsize=64)
-def looks(n: int, start: int, growth: float = GROWTH) -> tuple[int, ...]:
-    """Sample sizes at which the counts are looked at: start, growing geometrically, and n at last."""
-    sizes = [min(start, n)]
-    while sizes[-1] < n:
-        sizes.append(min(n, math.ceil(growth * sizes[-1])))
-    return tuple(sizes)
-
-
 def prediction_looks(n: int) -> tuple[int, ...]:
     """The looks of a prediction."""
-    return looks(n, min(n, 100), growth=2.0)
+    return geometric_looks(n, min(n, 100), 2.0)
 
 
 def _better(one: Estimate, other: Estimate) -> Estimate:

@@ -119,6 +119,8 @@ def is_true(mutant: Certificate, case: Case) -> bool:
     settings["members"] = bool(mutant.members)
     if mutant.procedure != "fixed":
         settings[mutant.procedure] = mutant.requested
+    if mutant.procedure == "tolerance":
+        settings["quantile"] = mutant.quantile
     clocked = mutant.stopped in ("deadline", "interrupted")
     again = issue(
         case.predictor(),

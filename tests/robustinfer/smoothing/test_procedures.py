@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy import special
 
-from robustinfer.smoothing import estimates, planning, procedures
+from robustinfer.smoothing import estimates, planning
 from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_upper
 from robustinfer.smoothing.estimates import Smoothing, estimate, estimate_same_sample
-from robustinfer.smoothing.planning import needed
-from robustinfer.smoothing.procedures import anytime, decide, fixed, looks, planned, vote
+from robustinfer.smoothing.looks import GROWTH, geometric_looks, look_level, look_sizes, round_to_grid
+from robustinfer.smoothing.planning import needed, planned_size
+from robustinfer.smoothing.procedures import anytime, decide, fixed, planned, vote
 
 TOP, TWO = Smoothing(0.5, "top-class"), Smoothing(0.5, "two-class")
 SIZES: dict[str, Any] = {"classes": 3, "n0": 100, "n": 10_000, "alpha": 0.001}
@@ -92,7 +93,7 @@ def test_the_distance_of_the_drawn_noise_moves_both_bounds_to_the_safe_side() ->
     [
         ((0.99, 0.01, 0.0), 0.5, "certified", True),
         ((0.7, 0.3, 0.0), 0.5, "out of reach", True),  # some radius is proven, though not this one
-        ((0.841, 0.159, 0.0), 0.5, "exhausted", True),  # Phi(1) = 0.8413: cannot be decided
+        ((0.851, 0.149, 0.0), 0.5, "exhausted", True),  # Phi(1) = 0.8413: hoped for to the end
         ((0.34, 0.33, 0.33), 0.5, "out of reach", False),
     ],
 )
@@ -103,13 +104,30 @@ def test_deciding_a_radius(feed: Callable[..., Any], shares: Any, radius: Any, s
     assert (outcome.label == 0) == certified
     if stopped != "exhausted":
         assert outcome.counts.sum() <= 300
-    assert outcome.looks == looks(10_000, 100).index(int(outcome.counts.sum())) + 1
+    assert outcome.looks == look_sizes(10_000, 100).index(int(outcome.counts.sum())) + 1
 
 
-def test_a_look_has_its_share_of_alpha(feed: Callable[..., Any]) -> None:
-    outcome = feed(decide(TOP, radius=0.5, **SIZES), expected(0.99, 0.01, 0.0))
-    share = 0.001 / len(looks(10_000, 100))
-    assert outcome.p_lower == clopper_pearson_lower(int(outcome.counts[0]), int(outcome.counts.sum()), share)
+@pytest.mark.parametrize("smoothing", [TOP, TWO], ids=["top-class", "two-class"])
+def test_a_radius_that_n_samples_would_not_prove_is_given_up_before_they_are_drawn(
+    feed: Callable[..., Any], smoothing: Any
+) -> None:
+    """A little below Phi(1) = 0.8413, which the first rules could not tell from it by all n samples."""
+    outcome = feed(decide(smoothing, radius=0.5, **SIZES), expected(0.835, 0.165, 0.0))
+    assert (outcome.stopped, outcome.radius < 0.5) == ("out of reach", True)
+    assert outcome.counts.sum() < 10_000
+    first = feed(decide(smoothing, radius=0.5, rules=1, **SIZES), expected(0.835, 0.165, 0.0))
+    assert (first.stopped, first.counts.sum()) == ("exhausted", 10_000)
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+def test_a_look_has_its_share_of_alpha(feed: Callable[..., Any], rules: Any) -> None:
+    outcome = feed(decide(TOP, radius=0.5, rules=rules, **SIZES), expected(0.99, 0.01, 0.0))
+    votes, seen = int(outcome.counts[0]), int(outcome.counts.sum())
+    if rules == 1:
+        assert outcome.p_lower == clopper_pearson_lower(votes, seen, 0.001 / len(geometric_looks(10_000, 100)))
+    else:
+        level = look_level(0.001, 10_000, 100)
+        assert outcome.p_lower == round_to_grid(clopper_pearson_lower(votes, seen, level))
 
 
 @pytest.mark.parametrize("draws", [0, 1, 2, 5])
@@ -118,13 +136,13 @@ def test_a_deadline_gives_the_best_certificate_so_far(feed: Callable[..., Any], 
     outcome = feed(anytime(TOP, **SIZES), interrupted_after(draws, expected(0.95, 0.05, 0.0), word))
     assert outcome.stopped == word
     assert outcome.looks == max(draws - 1, 0)
-    assert outcome.counts.sum() == ([0, *looks(10_000, 32)][outcome.looks])
+    assert outcome.counts.sum() == ([0, *look_sizes(10_000, 32)][outcome.looks])
     assert (outcome.label == 0) == (draws > 1)
 
 
 def test_more_time_never_makes_the_certificate_worse(feed: Callable[..., Any]) -> None:
     generator = np.random.default_rng(0)
-    votes = [generator.multinomial(count, (0.9, 0.1, 0.0, 0.0)) for count in np.diff([0, *looks(10_000, 32)])]
+    votes = [generator.multinomial(count, (0.9, 0.1, 0.0, 0.0)) for count in np.diff([0, *look_sizes(10_000, 32)])]
     radii = []
     for draws in range(len(votes)):
         supply = iter([np.array([32, 0, 0, 0]), *votes])
@@ -200,12 +218,39 @@ def test_votes_are_wrong_with_probability_at_most_alpha(feed: Callable[..., Any]
     assert wrong / len(found) < alpha + 3 * np.sqrt(alpha / len(found))
 
 
-@pytest.mark.parametrize(("n", "start"), [(1, 100), (99, 100), (100, 100), (101, 100), (100_000, 100), (50_000, 32)])
+@pytest.mark.parametrize(
+    ("n", "start"), [(1, 100), (99, 100), (100, 100), (101, 100), (100_000, 100), (50_000, 32), (10**7, 32), (500, 200)]
+)
 def test_looks_grow_and_end_at_n(n: Any, start: Any) -> None:
-    sizes = looks(n, start)
-    assert sizes[0] == min(n, start)
+    sizes = look_sizes(n, start)
+    assert sizes[0] >= min(n, start)
     assert sizes[-1] == n
-    assert all(a < b <= procedures.GROWTH * a + 1 for a, b in itertools.pairwise(sizes))
+    assert all(a < b <= 1.5 * a + 1 for a, b in itertools.pairwise(sizes))
+    tight = [size for size in sizes if 100 <= size <= 100_000]
+    assert all(b <= GROWTH * a + 1 for a, b in itertools.pairwise(tight))
+    first = geometric_looks(n, start)
+    assert (first[0], first[-1]) == (min(n, start), n)
+    assert all(a < b <= 1.3 * a + 1 for a, b in itertools.pairwise(first))
+
+
+def test_a_plan_that_is_surer_takes_more_samples() -> None:
+    """For one pilot: between the median and the worst need over its interval, growing with the quantile."""
+    pilot, plan = np.array([450, 40, 10, 0]), (100_000, 0.001, 0.02)
+    sizes = [planned_size(TOP, pilot, 0, *plan, quantile) for quantile in (0.5, 0.7, 0.9, 0.99)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1] <= needed(TOP, pilot, 0, *plan)
+    assert planned_size(TWO, pilot, 0, *plan, 0.5) < planned_size(TWO, pilot, 0, *plan, 0.95)
+
+
+def test_the_plan_is_the_quantile_of_the_need_by_simulation() -> None:
+    """Half of the probabilities that Jeffreys' posterior draws need no more samples than the median plan has."""
+    pilot = np.array([430, 60, 10, 0])
+    table = planning._table(TOP.sigma, 100_000, 0.001, 0.02)
+    drawn = np.random.default_rng(0).beta(430.5, 70.5, 100_000)
+    needs = table.sizes[np.abs(table.rates - drawn[:, None]).argmin(axis=1)]
+    for quantile in (0.5, 0.7, 0.9):
+        size = planned_size(TOP, pilot, 0, 100_000, 0.001, 0.02, quantile)
+        assert (needs < size).mean() - 0.01 <= quantile <= (needs <= size).mean() + 0.01
 
 
 def test_a_plan_below_one_half_follows_the_runner_up() -> None:
@@ -214,6 +259,10 @@ def test_a_plan_below_one_half_follows_the_runner_up() -> None:
     assert 0 < needed(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
     assert needed(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
     assert needed(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
+    plan["quantile"] = 0.7
+    assert 0 < planned_size(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
+    assert planned_size(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
+    assert planned_size(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 49, 50, 51, 100, 1000, 10**6])

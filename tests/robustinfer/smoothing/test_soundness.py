@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from robustinfer.smoothing import estimates, procedures
+from robustinfer.smoothing import estimates, procedures, rules
 from robustinfer.smoothing.bounds import round_radius_down
 from robustinfer.smoothing.estimates import Smoothing
+from robustinfer.smoothing.looks import look_level, look_sizes
 from robustinfer.smoothing.procedures import anytime, decide, fixed, planned
 
 ALPHA = 0.01
@@ -72,10 +73,17 @@ def hard(smoothing: Any, top: Any, n: Any, share: Any, same_sample: Any = False)
     return linear(round_radius_down(found.radius) - HAIR)
 
 
+def hard_at_look() -> Any:
+    """The half-space whose true radius lies a hair below what 100 votes of a look prove."""
+    counts = np.array([100, LOOKS[4] - 100, 0])
+    found = estimates.estimate_at_look(TOP, counts, 0, lower=LEVEL, upper=None)
+    return linear(round_radius_down(found.radius) - HAIR)
+
+
 TOP, TWO = Smoothing(SIGMA, "top-class"), Smoothing(SIGMA, "two-class")
 N, N0 = 200, 20
-LOOKS = procedures.looks(N, 40)
-SHARE = ALPHA / len(LOOKS)
+LOOKS = look_sizes(N, 40)
+LEVEL = look_level(ALPHA, N, 40)
 
 MODES: dict[str, Callable[[], Any]] = {
     "fixed": lambda: fixed(TOP, classes=2, n0=N0, n=N, alpha=ALPHA),
@@ -96,7 +104,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "linear, two-class, a hair below 170 of 200": lambda: hard(TWO, 170, N, ALPHA),
     "linear, same-sample, a hair below 170 of 200": lambda: hard(TOP, 170, N, ALPHA, same_sample=True),
     "linear, a hair below the radius that is asked for": lambda: linear(0.3 - HAIR),
-    "linear, a hair below a look": lambda: hard(TOP, 100, LOOKS[4], SHARE),
+    "linear, a hair below a look": hard_at_look,
     "a coin": lambda: linear(HAIR),
     "spherical, inside": lambda: spherical(1.2),
     "spherical, near the border": lambda: spherical(1.7),
@@ -112,8 +120,10 @@ RANDOM = {
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds are pure functions of few different counts: remembered, 20,000 certificates take seconds."""
-    for name in ("estimate", "estimate_same_sample", "optimistic_radius", "needed"):
+    for name in ("estimate", "estimate_same_sample", "planned_size"):
         monkeypatch.setattr(procedures, name, _remembering(getattr(procedures, name)))
+    for name in ("prove", "hope"):
+        monkeypatch.setattr(rules._TightLooks, name, _remembering(getattr(rules._TightLooks, name)))
 
 
 def _remembering(function: Any) -> Any:
@@ -190,7 +200,8 @@ def test_false_certificates_of_random_classifiers(name: Any, feed: Callable[...,
 
 def test_a_clock_in_the_hands_of_an_adversary_does_not_help(quick: Any, feed: Callable[..., Any]) -> None:
     """The deadline falls the moment the certificate is wrong: the worst stopping rule there is."""
-    truth = hard(TOP, 100, LOOKS[4], SHARE)
+    truth = hard_at_look()
+    rule = rules.rule_of(2, TOP, n=N, start=40, alpha=ALPHA)
     generator, false, certificates = np.random.default_rng(1), 0, CERTIFICATES // 4
     for _ in range(certificates):
         counts, selected = np.zeros(3, dtype=np.int64), False
@@ -198,7 +209,7 @@ def test_a_clock_in_the_hands_of_an_adversary_does_not_help(quick: Any, feed: Ca
         def draw(wanted: Any, counts: Any = counts) -> Any:
             nonlocal selected
             if selected and counts.sum():
-                found = procedures.estimate(TOP, counts, 0, SHARE)  # type: ignore[attr-defined]
+                found = rule.prove(counts, 0)
                 if round_radius_down(found.radius) > truth.radius:
                     return "deadline"
             votes = generator.multinomial(wanted, truth.probabilities)
@@ -247,10 +258,8 @@ def test_an_unsound_budget_would_be_caught(
     unsound: Any, mode: Any, classifier: Any, quick: Any, feed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests above can fail: well-known mistakes are refuted by them."""
-    full = procedures.estimate  # type: ignore[attr-defined]
-    factor = {"same-sample": 1, "radius": len(LOOKS)}[mode]
-    monkeypatch.setattr(procedures, "estimate_same_sample", full)
-    monkeypatch.setattr(procedures, "estimate", lambda s, counts, top, level: full(s, counts, top, factor * level))
+    monkeypatch.setattr(procedures, "estimate_same_sample", procedures.estimate)  # type: ignore[attr-defined]
+    monkeypatch.setattr(rules, "look_level", lambda share, n, start: share)
     false = false_certificates(MODES[mode], CLASSIFIERS[classifier](), feed, certificates=CERTIFICATES // 2)
     with pytest.raises(AssertionError, match="certificates are wrong"):
         assert_at_most_alpha(false, CERTIFICATES // 2)
