@@ -95,9 +95,13 @@ def accept(
     images: Images,
     samples: int = 1000,
     tolerance: float = TOLERANCE,
+    flips: float = _FLIPS,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Parity:
-    """Compare a file with its ensemble; an ExportError says where they differ by more than the tolerance."""
+    """Compare a file with its ensemble; an ExportError says where they differ by more than the tolerance.
+
+    `flips` is the share of votes on noise that may differ.
+    """
     try:
         predictor = Predictor.load(path, device="cpu")
         check_rows(predictor.engine, card.input.shape, images=images.pixels[:_ROWS] * np.float32(1 / 255))
@@ -117,7 +121,7 @@ def accept(
             scores = _reference(ensemble, card, noisy)
             comparison.add(noisy, scores, f"image {image} under noise sample", first)
             progress(len(noisy))
-    comparison.judge(images.source)
+    comparison.judge(images.source, flips)
     if card.sampler:
         check_sampler(path, card, predictor, images.pixels[:1], seed=_SEED, tolerance=tolerance)
     return Parity(
@@ -202,16 +206,16 @@ class _Comparison:
         self.votes += changed.size
         self.flips += int(changed.sum())
 
-    def judge(self, source: str) -> None:
+    def judge(self, source: str, flips: float) -> None:
         if self.difference > self.tolerance * self.largest:
             raise ExportError(
                 f"The exported file differs from the ensemble by {self.difference:.2g}, more than {self.tolerance:g} "
                 f"of the largest score {self.largest:.3g} ({source} {self.where}); no file was kept."
             )
-        if clopper_pearson_lower(self.flips, self.votes, _ALPHA) > _FLIPS:
+        if clopper_pearson_lower(self.flips, self.votes, _ALPHA) > flips:
             raise ExportError(
                 f"{self.flips} of {self.votes} votes on noise differ between the exported file and the ensemble, "
-                f"clearly more than {_FLIPS:.0%}: its classes are too close to ties; no file was kept."
+                f"clearly more than {flips:.0%}: its classes are too close to ties; no file was kept."
             )
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from robustinfer.card import Card, CardMember, Threat
@@ -11,13 +12,16 @@ from robustinfer.errors import DataError, ExportError
 
 from .acceptance import Images, synthetic_images
 from .fusion import EnsembleLike
+from .precision import HeldOut
 
 if TYPE_CHECKING:
+    from robust.train.data.datasets import ImageData
     from robust.train.runs.run import Run
 
-__all__ = ["run_card", "run_images"]
+__all__ = ["held_out_images", "run_card", "run_images"]
 
 _COMPARED = 8  # test images acceptance compares on
+_MEASURED = 50  # test images on which two precisions are certified side by side
 
 
 def run_card(
@@ -66,15 +70,39 @@ def _training(run: "Run") -> dict[str, Any]:
     return {**facts, "recipe": recipe, "seed": run.recipe.seed}
 
 
-def run_images(run: "Run", root: str | os.PathLike[str]) -> Images:
-    """The first test images of the run's data, or synthetic ones if the data is not at hand."""
+def run_images(
+    run: "Run", root: str | os.PathLike[str], *, split: str = "test", count: int = _COMPARED, required: bool = False
+) -> Images | None:
+    """The first images of a split of the run's data; if it is not at hand synthetic ones, or None if `required`."""
+    data = _data(run, root, split)
+    if data is None:
+        return None if required else synthetic_images(run.input)
+    return Images(f"{run.recipe.data.partition(':')[0]}:{split}", data.take(_spread(data, count)).numpy())
+
+
+def held_out_images(run: "Run", root: str | os.PathLike[str], count: int = _MEASURED) -> HeldOut | None:
+    """Test images with their labels, evenly over the whole, or None if the run's data is not at hand."""
+    data = _data(run, root, "test")
+    if data is None:
+        return None
+    chosen = _spread(data, count)
+    images = Images(f"{run.recipe.data.partition(':')[0]}:test", data.take(chosen).numpy())
+    return HeldOut(images, data.labels[chosen].numpy().astype(np.int64))
+
+
+def _spread(data: "ImageData", count: int) -> torch.Tensor:
+    """Numbers of the first images for a few, of images all over the data for many: data may be sorted by class."""
+    if count <= _COMPARED:
+        return torch.arange(min(count, len(data)))
+    return torch.arange(0, len(data), max(1, len(data) // count))[:count]
+
+
+def _data(run: "Run", root: str | os.PathLike[str], split: str) -> "ImageData | None":
     from robust.train.data.datasets import load_data
 
     try:
-        data = load_data(run.recipe.data, split="test", root=os.fspath(root), model=run)
+        data = load_data(run.recipe.data, split=split, root=os.fspath(root), model=run)
     except (DataError, OSError):
-        return synthetic_images(run.input)
-    pixels = data.take(torch.arange(min(_COMPARED, len(data)))).numpy()
-    if not len(pixels) or pixels.shape[1:] != run.input.shape:
-        return synthetic_images(run.input)
-    return Images(f"{run.recipe.data.partition(':')[0]}:test", pixels)
+        return None
+    shape = tuple(data.take(torch.arange(min(1, len(data)))).shape[1:])
+    return data if len(data) and shape == run.input.shape else None

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from robustinfer.files import replacing, sha256
 from robustinfer.voting import vote_betas
 
 from .acceptance import TOLERANCE, Images, accept, synthetic_images
-from .cards import run_card, run_images
+from .cards import held_out_images, run_card, run_images
 from .fusion import EnsembleLike, Fused, fuse
 from .onnx_file import onnx_file
+from .precision import FLIPS, HeldOut, Precision, lower
 from .sampler.stream import sampler_domains, sampler_sigma
 from .torch_files import pt2_file, torchscript_file
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Exported", "Format", "check_options", "export_ensemble", "export_run", "format_of", "write_accepted"]
 
 Format = Literal["onnx", "torchscript", "pt2"]
+_CALIBRATED = 64  # training images whose noisy copies calibrate an int8 file
 _SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt": "torchscript", ".pt2": "pt2"}
 
 
@@ -73,6 +76,9 @@ def export_ensemble(
     format: Format | None = None,
     sampler: bool = False,
     opset: int | None = None,
+    precision: Precision = "float32",
+    calibration: Images | None = None,
+    held_out: HeldOut | None = None,
     images: Images | None = None,
     samples: int = 1000,
     tolerance: float = TOLERANCE,
@@ -82,14 +88,24 @@ def export_ensemble(
 
     The format follows the suffix of `path` (.onnx, .pt, .pt2). `sampler` adds the sampler graph to .onnx and .pt files.
     `opset` is that of an ONNX file. `images` are those acceptance compares on, `samples` the votes it compares.
+    A `precision` of int8 or fp16 is for .onnx files: int8 is calibrated on noisy copies of the `calibration` images,
+    and the certified accuracy of either on the `held_out` ones stands in the card beside that of the float file.
     Nothing is left at `path` if anything fails, and a file that was there before stays.
     """
     target, chosen = Path(path), format_of(path, format)
     check_options(chosen, card, sampler=sampler, opset=opset, samples=samples)
+    if precision != "float32" and (chosen != "onnx" or sampler):
+        raise ExportError(
+            f"A file of precision {precision} is an .onnx file without a sampler; found {target.name}"
+            f"{' with one' if sampler else ''}."
+        )
     card = dataclasses.replace(card, sampler=sampler_domains(sampler_sigma(card)) if sampler else ())
     build = _builder(chosen, _fuse(ensemble, card), card, sampler=sampler, opset=opset)
     comparison: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "progress": progress}
     comparison["images"] = images or synthetic_images(card.input)
+    if precision != "float32":
+        build, comparison["added"] = lower(precision, build, card, calibration=calibration, held_out=held_out)
+        comparison |= {"flips": FLIPS[precision], "tolerance": math.inf}
     return write_accepted(target, chosen, build, card, ensemble, **comparison)
 
 
@@ -101,18 +117,20 @@ def write_accepted(
     reference: EnsembleLike,
     *,
     facts: Mapping[str, Any] | None = None,
+    added: Mapping[str, Any] | None = None,
     **comparison: Any,
 ) -> Exported:
     """Write the file that `build` makes of a card, compare it with the reference it came from, then give it its name.
 
-    `facts` stand in the card's parity in place of torch's version, where the reference does not run in torch.
+    `facts` stand in the card's parity in place of torch's version, where the reference does not run in torch; what is
+    `added` stands there besides.
     """
     with _writing(target) as temporary:
         temporary.write_bytes(build(card))
         parity = accept(temporary, reference, card, **comparison).to_json()
         if facts is not None:
             parity = {name: value for name, value in parity.items() if name != "torch"} | dict(facts)
-        card = dataclasses.replace(card, parity=parity)
+        card = dataclasses.replace(card, parity=parity | dict(added or {}))
         temporary.write_bytes(build(card))
         # The bytes that take the name are opened once more: nothing is handed out that was not read back.
         if Predictor.load(temporary, device="cpu").card != card:
@@ -155,7 +173,11 @@ def export_run(
         ensemble = Ensemble(list(ensemble.members), ensemble.betas).freeze()
     card = run_card(opened, ensemble, stages=stages, name=name, version=version, license=license, author=author)
     card = dataclasses.replace(card, kind="votes" if votes else "scores")
-    return export_ensemble(ensemble, card, path, **{"images": run_images(opened, data), **options})
+    chosen: dict[str, Any] = {"images": run_images(opened, data)}
+    if options.get("precision", "float32") != "float32":
+        chosen["calibration"] = run_images(opened, data, split="train", count=_CALIBRATED, required=True)
+        chosen["held_out"] = held_out_images(opened, data)
+    return export_ensemble(ensemble, card, path, **{**chosen, **options})
 
 
 def check_options(format: Format, card: Card, *, sampler: bool, opset: int | None, samples: int) -> None:

@@ -32,13 +32,13 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from robustinfer import Card, InputSpec, Predictor, RobustinferError
-from robustinfer.smoothing import member_procedures, procedures
+from robustinfer.smoothing import member_procedures, procedures, rules
 from robustinfer.smoothing.bounds import clopper_pearson_upper, round_radius_down
 from robustinfer.smoothing.domains import DOMAINS, GridDomain, noise_name, rounding_cost
 from robustinfer.smoothing.estimates import Smoothing, estimate, estimate_same_sample
 from robustinfer.smoothing.kinds import Bound
 from robustinfer.smoothing.noise import total_variation
-from robustinfer.smoothing.procedures import Outcome, Procedure, looks
+from robustinfer.smoothing.procedures import Outcome, Procedure
 from robustinfer.smoothing.tally import Tally
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
@@ -111,6 +111,8 @@ def start(name: str, smoothing: Smoothing, alpha: float = ALPHA) -> Procedure:
 
 NAMES = ("fixed", "same-sample", "radius", "tolerance", "deadline", "predict", "members", "members, radius")
 
+RULED = ("radius", "tolerance", "deadline", "members, radius")  # those that depend on the edition of the rules
+
 
 def truths(name: str, smoothing: Smoothing) -> dict[str, Truth]:
     """Classifiers that are hard for a procedure."""
@@ -131,12 +133,12 @@ def certificate(
     """Make one certificate; whether it is false. On the grid the label holds up to the distance of the half-space."""
     limit = 0.0 if name == "predict" else truth.radius - smoothing.rounding  # a prediction claims no radius
     procedure, counts, first = start(name, smoothing, alpha), np.zeros(3, dtype=np.int64), True
-    share = ALPHA / len(looks(N, 40))
+    rule = rules.rule_of(rules.RULES, smoothing, n=N, start=40, alpha=ALPHA)
     wanted = next(procedure)
     while True:
         answer: Any = draw(wanted)
         if name == "deadline":  # the adversary looks at what the certificate says already
-            wrong = counts.sum() and round_radius_down(_remembered(smoothing, tuple(counts), share)) > limit
+            wrong = counts.sum() and round_radius_down(rule.prove(counts, 0).radius) > limit
             counts += 0 if first else answer
             answer, first = "deadline" if wrong else answer, False
         try:
@@ -146,16 +148,13 @@ def certificate(
             return outcome.label is not None and (outcome.label != 0 or outcome.radius > limit)
 
 
-@functools.lru_cache(maxsize=100_000)
-def _remembered(smoothing: Smoothing, counts: tuple[int, ...], share: float) -> float:
-    return estimate(smoothing, np.array(counts), 0, share).radius
-
-
 def quick() -> None:
     """The bounds are pure functions of few different counts: remembered, a million certificates take minutes."""
     for module in (procedures, member_procedures):
-        for name in ("estimate", "estimate_same_sample", "optimistic_radius", "needed"):
+        for name in ("estimate", "estimate_same_sample", "planned_size"):
             setattr(module, name, _remembering(getattr(module, name)))
+    for name in ("prove", "hope"):
+        setattr(rules._TightLooks, name, _remembering(getattr(rules._TightLooks, name)))
 
 
 def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,7 +285,8 @@ def cells() -> Iterator[tuple[str, str, Bound, GridDomain, str]]:
                 if name == "predict" and bound == "two-class":
                     continue  # a prediction has no bound
                 for classifier in truths(name, smoothing_of(domain, bound)):
-                    key = f"{name}; {'' if name == 'predict' else bound}; {domain}; {classifier}"
+                    edition = f"; rules {rules.RULES}" if name in RULED else ""
+                    key = f"{name}; {'' if name == 'predict' else bound}; {domain}; {classifier}{edition}"
                     yield key, name, bound, domain, classifier
 
 
@@ -302,6 +302,7 @@ def main() -> None:
     same = old.get("arguments") == vars(arguments)
     done: dict[str, Any] = old["results"]["cells"] if same else {}
     wanted, began, worked = list(cells()), time.perf_counter(), 0
+    done = {key: done[key] for key, *_ in wanted if key in done}
     for index, (key, name, bound, domain, classifier) in enumerate(wanted):
         if key in done:
             continue

@@ -19,6 +19,7 @@ __all__ = ["OnnxEngine"]
 log = logging.getLogger("robustinfer")
 
 _BATCH = 256  # where the graph leaves the size of its images open
+_DYNAMIC = b"DynamicQuantize"  # in the names of the operators that choose a quantisation from the batch they see
 _IN_MEMORY = 1 << 30  # larger files are opened by name
 
 
@@ -40,6 +41,7 @@ class OnnxEngine:
         if device not in {"auto", "cpu"}:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         source, self.digest, weights = _read(path, options)
+        self.dynamic = isinstance(source, bytes) and _DYNAMIC in source
         try:
             self._session = runtime.InferenceSession(source, sess_options=options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class

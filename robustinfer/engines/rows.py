@@ -25,6 +25,12 @@ Rows = npt.NDArray[np.float32]
 
 def check_rows(engine: Engine, shape: tuple[int, int, int], *, images: Rows | None = None) -> None:
     """Refuse a graph that scores an image differently beside others; `images` are tried instead of random ones."""
+    if getattr(engine, "dynamic", False):
+        raise BatchError(
+            "This graph is quantised dynamically: it takes its scales from the batch, so the scores of an image depend "
+            "on the images beside it, and no certificate would hold. Quantise it statically (`robust export "
+            "--precision int8`, or onnxruntime's quantize_static), or load the file with batch=1."
+        )
     generator = np.random.Generator(np.random.Philox(key=0))
     if images is None:
         images = generator.normal(0.5, 0.25, (2, *shape)).astype(np.float32)

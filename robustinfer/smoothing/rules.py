@@ -48,8 +48,8 @@ class Rule(Protocol):
 
 def rule_of(edition: int, smoothing: Smoothing, *, n: int, start: int, alpha: float, parts: int = 1) -> Rule:
     """The rule of an edition, for one of so many `parts` (members) that share alpha equally."""
-    kind = {1: _EqualLooks, 2: _TightLooks}[edition]
-    return kind(smoothing, n, start, alpha / parts, parts)
+    kinds: dict[int, type[_EqualLooks] | type[_TightLooks]] = {1: _EqualLooks, 2: _TightLooks}
+    return kinds[edition](smoothing, n, start, alpha / parts, parts)
 
 
 @dataclass(frozen=True)

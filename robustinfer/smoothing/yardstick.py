@@ -66,12 +66,10 @@ def least_samples_of_votes(
     The posterior (Jeffreys' prior) does not depend on when the sampling stopped, which the votes' own rates do.
     """
     generator = np.random.default_rng(0)
-    if runner_up is None:
-        shares = generator.beta(top + 0.5, samples - top + 0.5, _DRAWS), None
-    else:
-        drawn = generator.dirichlet([top + 0.5, runner_up + 0.5, samples - top - runner_up + 0.5], _DRAWS)
-        shares = drawn[:, 0], drawn[:, 1]
-    found = least_samples(*shares, sigma=sigma, radius=radius, n=n, alpha=alpha, futility=futility)
+    second = runner_up or 0
+    drawn = generator.dirichlet([top + 0.5, second + 0.5, samples - top - second + 0.5], _DRAWS)
+    p_b = None if runner_up is None else drawn[:, 1]
+    found = least_samples(drawn[:, 0], p_b, sigma=sigma, radius=radius, n=n, alpha=alpha, futility=futility)
     return float(np.mean(found))
 
 

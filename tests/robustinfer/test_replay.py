@@ -46,6 +46,29 @@ def test_a_certificate_survives_json_and_replays(predictor: Any, procedure: Any,
     assert json.loads(json.dumps(replay.to_json()))["same_model"] is True
 
 
+@pytest.mark.parametrize("procedure", ["radius", "tolerance", "fixed"])
+def test_a_certificate_names_the_edition_of_its_rules(predictor: Any, procedure: Any) -> None:
+    """And is replayed by it: by the first edition, which certificates without the field have, it is another one."""
+    certificate = predictor.certify(IMAGE, seed=5, **SETTINGS[procedure])
+    ruled = procedure != "fixed"
+    assert certificate.rules == (2 if ruled else None)
+    assert certificate.quantile == (0.7 if procedure == "tolerance" else None)
+    assert ("rules" in certificate.to_json()) == ruled
+    if ruled:
+        assert not predictor.verify(dataclasses.replace(certificate, rules=None, quantile=None), IMAGE).ok
+    with pytest.raises(CertificateError, match=r"replays the rules 1 and 2; .* rules 3: use a newer version"):
+        predictor.verify(dataclasses.replace(certificate, rules=3), IMAGE)
+
+
+def test_a_quantile_is_recorded_and_replayed(predictor: Any) -> None:
+    certificate = predictor.certify(IMAGE, seed=5, n=3000, tolerance=0.02, quantile=0.95)
+    assert certificate.quantile == 0.95
+    assert certificate.samples_used > predictor.certify(IMAGE, seed=5, n=3000, tolerance=0.02).samples_used
+    assert predictor.verify(certificate, IMAGE).ok
+    with pytest.raises(SettingError, match="quantile is about the plan for a tolerance"):
+        predictor.certify(IMAGE, radius=0.1, quantile=0.9)
+
+
 def test_a_certificate_says_what_it_guarantees(certificate: Any) -> None:
     document = certificate.to_json()
     assert "wrong with probability at most alpha" in document["guarantee"]

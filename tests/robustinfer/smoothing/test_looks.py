@@ -1,4 +1,4 @@
-"""Looks: crossing probabilities against enumeration and exact sums, the table against both, and 10^5 simulated bounds."""
+"""Looks: crossing probabilities against enumeration and exact sums, the table, and 10^5 simulated bounds."""
 
 import itertools
 from fractions import Fraction
