@@ -51,14 +51,14 @@ def multiples(workers: int) -> Array:
             if done % 50 == 0:
                 left = (time.perf_counter() - began) / done * (len(GRID) - done)
                 print(f"{done}/{len(GRID)} points, {left:.0f} s left", file=sys.stderr, flush=True)
-    return largest / np.array(LEVELS)[:, None]
+    return np.asarray(largest / np.array(LEVELS)[:, None])
 
 
 def probabilities(p: float) -> Array:
     """The crossing probabilities of each level, up to the last look below each column."""
     sizes = tight_looks()
     ends = [sum(size < column for size in sizes) - 1 for column in COLUMNS]
-    return crossing(float(p), LEVELS, sizes)[:, ends] + ARITHMETIC
+    return np.asarray(crossing(float(p), LEVELS, sizes)[:, ends] + ARITHMETIC)
 
 
 HEADER = '''\

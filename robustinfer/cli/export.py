@@ -203,8 +203,9 @@ def _show(exported: Any, *, json: bool) -> None:
     if measured := parity.get("held_out"):
         plain, lowered = measured["float32"], measured["this file"]
         print_text(
-            f"certified accuracy {lowered['certified_accuracy']:.1%}, ACR {lowered['acr']:.3f} in {precision}, "
-            f"{plain['certified_accuracy']:.1%} and {plain['acr']:.3f} in float32 ({measured['count']} held-out images)"
+            f"certified accuracy {lowered['certified_accuracy']:.1%} and ACR {lowered['acr']:.3f} in "
+            f"{parity['precision']}, {plain['certified_accuracy']:.1%} and {plain['acr']:.3f} in float32 "
+            f"({measured['count']} held-out images)"
         )
     print_text(f"{exported.path}: {exported.bytes:,} bytes, {len(exported.card.members)} members, {exported.digest}")
     print_text(
