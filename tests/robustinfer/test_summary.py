@@ -117,3 +117,20 @@ def test_the_table_shows_the_lowest_classes_first_and_not_all_of_many(entries: l
     text = _table(summarize(dataclasses.replace(HEADER, total=25), many, radii=[0.0]))
     assert "... and 5 classes with more; --json has them all" in text
     assert "mean over" not in _table(summarize(HEADER, entries[:3], radii=[0.0]))  # one class: nothing to compare
+
+
+def test_decisions_are_compared_with_the_least_possible(
+    predictor_of: Callable[..., Predictor], half_space: Any, entries: list[Entry]
+) -> None:
+    """Beside the samples of a decided radius stands Wald's yardstick; other procedures have none."""
+    predictor = predictor_of(half_space)
+    decided = [
+        Entry(index, 0, predictor.certify(np.full((2, 2), level, np.uint8), n=5000, radius=0.1, seed=index))
+        for index, level in enumerate((0, 60, 90, 100, 105))
+    ]
+    summary = summarize(HEADER, decided)
+    assert summary.possible is not None
+    assert 0.3 * summary.samples < summary.possible < 1.3 * summary.samples
+    assert f"made at {summary.possible / summary.samples:.0%} of the possible" in _table(summary)
+    assert summarize(HEADER, entries).possible is None
+    assert "of the possible" not in _table(summarize(HEADER, entries))
