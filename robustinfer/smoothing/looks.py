@@ -32,7 +32,7 @@ from .look_table import COLUMNS, MULTIPLES
 
 __all__ = ["GRID", "GROWTH", "geometric_looks", "look_level", "look_sizes", "round_to_grid", "tight_looks"]
 
-GROWTH = 1.15  # from look to look; measured by benchmarks/speed/sample_economy.py against 1.05, 1.1 and 1.3
+GROWTH = 1.15  # from look to look; the table of `look_table.py` is for these looks
 FIRST_TIGHT, LAST_TIGHT = 100, 100_000
 EARLY_GROWTH, LATE_GROWTH = 1.5, 1.3  # below and beyond, where every look costs the whole of its level
 _POINTS = 4000

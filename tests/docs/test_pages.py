@@ -37,11 +37,12 @@ def is_slow(example: Example) -> bool:
     return example.text.startswith(SLOW)
 
 
-LONG = (pytest.mark.slow, pytest.mark.representative)
+# Four processes of one command, which tests/robustinfer/test_certificate_file.py starts as well.
+LONG = ("scaling-out.md",)
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=LONG if page.name == "scaling-out.md" else ()) for page in ALONE], ids=name_of
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page.name in LONG)) for page in ALONE], ids=name_of
 )
 def test_examples_run(page: Path, quickstart: Quickstart, tmp_path: Path) -> None:
     run_all([example for example in examples(page) if not is_slow(example)], Runner(tmp_path, quickstart, None))

@@ -35,7 +35,6 @@ def twice(run: Run, tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.representative
 def test_another_process_writes_the_same_bytes(twice: tuple[Path, Path], run: Run) -> None:
     here, there = twice
     assert {path.name: sha256(path) for path in here.iterdir()} == {path.name: sha256(path) for path in there.iterdir()}

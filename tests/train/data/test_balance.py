@@ -232,7 +232,7 @@ def recalls(run: Run) -> list[float]:
     return [float(right[data.labels == label].float().mean()) for label in range(2)]
 
 
-@pytest.mark.parametrize("booster", ["greedy", "minimax"])
+@pytest.mark.parametrize("booster", ["greedy", pytest.param("minimax", marks=pytest.mark.slow)])
 def test_a_rare_class_is_learnt_and_a_resumed_training_ends_alike(skewed: str, tmp_path: Path, booster: str) -> None:
     rare = {}
     for balance in ("none", "loss", "sample"):

@@ -124,7 +124,9 @@ def test_later_stages_train_a_head_on_the_first_trunk(run: Run) -> None:
         assert torch.equal(members[2].state_dict()[name], first[name])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "muon"])
+@pytest.mark.parametrize(
+    "optimizer", ["muon", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "adam"))]
+)
 def test_the_trunk_stays_as_the_first_stage_left_it(recipe: Recipe, optimizer: str, tmp_path: Path) -> None:
     """Gradients, weight decay, batch statistics: nothing that a step does may touch it, warm start or not."""
     changed = recipe.replace(optimizer=optimizer, weight_decay=0.1, stages=2, warm_start=True, learning_rate=0.1)
