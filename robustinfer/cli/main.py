@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from ..errors import RobustinferError
 from .console import print_text, stderr
 
-__all__ = ["app", "main"]
+__all__ = ["app", "leave", "main"]
 
 app = typer.Typer(
     name="robust",
@@ -90,6 +90,27 @@ for _name in _COMMANDS:
 
 def main() -> None:
     """Run the command line; errors become sentences and exit codes (1 failed, 2 misuse, 130 interrupted)."""
+    try:
+        _run()
+    except SystemExit as end:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def leave(code: int) -> NoReturn:
+    """End one of several processes of a training at once, without tearing the interpreter down.
+
+    torch does not let go of a group of processes that a wrapped model has used: its threads outlive the training, and
+    one that is still at work while the interpreter ends takes the process down ("terminate called without an active
+    exception"), after everything was written. torchrun would call the training failed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run() -> None:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # for a module:factory of one's own; behind all others, so that it hides none of them
     try:
