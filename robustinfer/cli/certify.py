@@ -224,7 +224,7 @@ def tell_left_out(left_out: dict[int, str]) -> None:
     for sentence in left_out.values():
         note(f"left out: {sentence}")
     if left_out:
-        note(f"{len(left_out)} unreadable files are left out.")
+        note(f"Unreadable files left out: {len(left_out)}.")
 
 
 def _certify_data(

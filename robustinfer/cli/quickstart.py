@@ -247,7 +247,7 @@ def _next_commands(out: Path, index: int, seconds: float) -> None:
         program(),
         *(shlex.quote(str(out / name)) for name in ("digits.onnx", "images/five.png", "certificates.jsonl")),
     )
-    demo = "robust demo" if out == Path("quickstart") else f"robust demo --out {shlex.quote(str(out))}"
+    demo = f"{robust} demo" + ("" if out == Path("quickstart") else f" --out {shlex.quote(str(out))}")
     print_text(f"\nOpen {out / 'report.html'} in a browser, or play with the model: `{demo}`. Then try:\n")
     for command in (
         f"{robust} inspect {model}",

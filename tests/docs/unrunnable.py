@@ -62,7 +62,7 @@ def _make(example: Example, runner: "Runner") -> None:
 
 def _wording(printed: str) -> set[str]:
     """Lines without their figures, and without the folder of the command, which depends on who called it."""
-    plain = re.sub(r"^  (\S*/)?robust ", "  robust ", printed, flags=re.MULTILINE)
+    plain = re.sub(r"(^  |`)(?:[^\s`]*/)?robust ", r"\1robust ", printed, flags=re.MULTILINE)
     return {re.sub(r"\d[\d.,]*", "#", line).rstrip() for line in plain.splitlines()}
 
 
