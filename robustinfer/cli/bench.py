@@ -44,7 +44,9 @@ def command(
         raise ArgumentError(f"Expected batch sizes of at least 1, found {batches!r}.")
     given = Card.read(card) if card else None
     predictor = Predictor.load(model, device=device, threads=threads, card=given)
-    flops = inspect_model(model).flops
+    inspection = inspect_model(model)
+    # Whole numbers are multiplied faster than floats: the limit of the matrix product is not theirs.
+    flops = None if "QuantizeLinear" in inspection.operators else inspection.flops
     with progress("measuring", total=len(sizes) + 2) as advance:
         found = measure_throughput(predictor, flops=flops, batches=sizes, seconds=seconds, progress=advance)
     print_json(found.to_json()) if json else _print_table(found)
@@ -59,7 +61,8 @@ def _print_table(found: "Throughput") -> None:
     print_text(f"{certify:<24}{found.batch:>6}{found.certify:>12,.0f}")
     if found.limit is None or found.gflops is None or found.flops is None:
         print_text(
-            "machine's limit: not known (it needs a CPU, and the cost of the graph: pip install robustinfer[train])"
+            "machine's limit: not known (it needs a CPU, float32 arithmetic, and the cost of the graph: pip install "
+            "robustinfer[train])"
         )
         return
     print_text(f"{'machine at most':<24}{'':>6}{found.limit:>12,.0f}")

@@ -1,5 +1,6 @@
 """Lower precision: int8 and fp16 files pass an acceptance of their own, and are certified and replayed like others."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,15 @@ def test_dynamic_quantisation_is_refused(exported: dict[str, Any], tmp_path: Pat
     with pytest.raises(BatchError, match="quantised dynamically: it takes its scales from the batch"):
         Predictor.load(path)
     assert Predictor.load(path, batch=1).scores(IMAGES.pixels).shape == (12, 4)
+
+
+@pytest.mark.parametrize(("precision", "known"), [("float32", True), ("int8", False)])
+def test_whole_numbers_are_not_judged_by_the_limit_of_floats(
+    exported: dict[str, Any], precision: str, known: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from robustinfer.cli.main import app
+
+    path = str(exported[precision].path)
+    app(["bench", path, "--batches", "4", "--seconds", "0.01", "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["limit"] is not None) == known
