@@ -46,7 +46,7 @@ def command(
     predictor = Predictor.load(model, device=device, threads=threads, card=given)
     inspection = inspect_model(model)
     # Whole numbers are multiplied faster than floats: the limit of the matrix product is not theirs.
-    flops = None if "QuantizeLinear" in inspection.operators else inspection.flops
+    flops = None if "QuantizeLinear" in (inspection.operators or {}) else inspection.flops
     with progress("measuring", total=len(sizes) + 2) as advance:
         found = measure_throughput(predictor, flops=flops, batches=sizes, seconds=seconds, progress=advance)
     print_json(found.to_json()) if json else _print_table(found)
