@@ -7,8 +7,8 @@ from robust.export import wrap
 wrap("resnet50.onnx", "model.onnx", classes="labels.txt", mean=..., std=...)
 
 `exporter` is the way through it: `fusion` makes one module of the ensemble, `onnx_file` and `torch_files` write it,
-`sampler_onnx` and `sampler_torch` add the noise, `acceptance` compares the file with the ensemble.
-`wrapping` makes a model file of somebody else's classifier; `joining` makes one of several model files.
+`sampler` adds the noise, `acceptance` compares the file with the ensemble. `wrapping` makes a model file of somebody
+else's classifier, `joining` makes one of several model files.
 """
 
 from .acceptance import Images, Parity, synthetic_images

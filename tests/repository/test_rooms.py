@@ -15,10 +15,14 @@ TRAIN = tuple(
         *("recipe", "machine", "data", "members", "attacks", "theory", "runs", "stage", "boosting", "evaluation"),
     )
 )
+RUNTIME = ("robustinfer", "robustinfer.smoothing", "robustinfer.engines", "robustinfer.data")
 READING_A_RUN = tuple(f"robust.train.{room}" for room in ("recipe", "data", "members", "runs"))
 
 # The modules of `robustinfer` that know nothing of the others: errors.py stands for them in the table.
 GROUND = tuple(f"robustinfer.{module}" for module in ("errors", "card", "extras", "files", "images", "lazy", "npy"))
+
+# The modules of `export` that make a file of a run: exporter.py stands for them in the table.
+EXPORTER = {file.stem for file in (ROOT / "export").glob("*.py")} - {"__init__"}
 
 # Room: what it may import besides itself and the ground.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -34,10 +38,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "robust.train.evaluation": ("robustinfer", "robustinfer.data", *TRAIN[: TRAIN.index("robust.train.evaluation")]),
     "robust.train": ("robustinfer", *TRAIN),
     "robust.export.sampler": ("robustinfer", "robustinfer.smoothing"),
-    "robust.export": (
-        *("robustinfer", "robustinfer.smoothing", "robustinfer.engines", "robustinfer.data", "robust.export.sampler"),
-        *READING_A_RUN,
-    ),
+    "robust.export.exporter": (*RUNTIME, *READING_A_RUN, "robust.export.sampler"),
+    "robust.export.wrapping": (*RUNTIME, "robust.train.members", "robust.export.sampler", "robust.export.exporter"),
+    "robust.export.joining": (*RUNTIME, "robust.export.sampler", "robust.export.exporter"),
+    "robust.export": tuple(f"robust.export.{room}" for room in ("sampler", "exporter", "wrapping", "joining")),
     "robust.serve.service": ("robustinfer",),
     "robust.serve.torchserve": ("robustinfer", "robustinfer.engines", "robust.serve.service"),
     "robust.serve.page": ("robustinfer", "robust.serve.service"),
@@ -92,6 +96,8 @@ def room(name: str) -> str:
         return "robustinfer.cli"
     if any(name == module or name.startswith(f"{module}.") for module in GROUND):
         return "robustinfer.errors"
+    if name.startswith("robust.export.") and name.split(".")[2] in EXPORTER:
+        return "robust.export.exporter"
     found = [known for known in MAY_IMPORT if name == known or name.startswith(f"{known}.")]
     return max(found, key=len)
 

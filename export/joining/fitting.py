@@ -20,7 +20,7 @@ from robustinfer.card import Card
 from robustinfer.data import choose_readable, load_images, parse_data
 from robustinfer.errors import ExportError
 
-from .acceptance import Images, noisy_copies
+from ..acceptance import Images, noisy_copies
 
 __all__ = ["Fit", "HeldOut", "Scored", "fit_betas", "minimise_loss", "read_held_out"]
 

@@ -1,7 +1,4 @@
-"""Joining: several model files become members of one, without training: averaged, or with betas fitted on images.
-
-    from robust.export import export_members
-    export_members(["a.onnx", "b.onnx"], "both.onnx", data="folder:held-out")
+"""The way through joining: check that the files belong together, settle their betas, and write one file of all.
 
 The graphs are put side by side behind one input, and f = sum_t beta_t f_t is their output. The cards must agree about
 classes and input, because a certificate speaks of one set of pixels and one set of names. The file goes through the
@@ -24,11 +21,11 @@ from robustinfer import Predictor
 from robustinfer.card import Card, CardMember
 from robustinfer.errors import CardError, ExportError
 
-from .acceptance import Images, synthetic_images
-from .exporter import Exported, check_options, format_of, write_accepted
+from ..acceptance import Images, synthetic_images
+from ..exporter import Exported, check_options, format_of, write_accepted
+from ..sampler.stream import sampler_domains, sampler_sigma
 from .fitting import Fit, HeldOut, fit_betas, read_held_out
-from .joining_graph import joined_graph
-from .sampler.stream import sampler_domains, sampler_sigma
+from .graph import joined_graph
 
 __all__ = ["Joined", "export_members"]
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from robust.export.wrapping_noise import Photographs
-from robust.export.wrapping_normalisation import Array, Numbers, doubt
+from robust.export.wrapping.noise import Photographs
+from robust.export.wrapping.normalisation import Array, Numbers, doubt
 
 RIGHT = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 NONE = ((0.0,) * 3, (1.0,) * 3)

@@ -1,11 +1,7 @@
-"""Wrapping: somebody else's classifier, an ONNX file or a torch module, becomes one model file with a card.
+"""The way through wrapping: read the classifier, adapt it, measure it, and write the file that acceptance lets pass.
 
-    from robust.export import wrap
-    wrap("resnet50.onnx", "model.onnx", classes="labels.txt", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-
-`wrapping_graph` adapts an ONNX graph, `wrapping_module` loads a torch module, `wrapping_noise` measures what noise does
-to its labels. The file goes through the acceptance of every export: it is compared with the original behind its own
-pipeline before it takes its name.
+The file goes through the acceptance of every export: it is compared with the original behind its own pipeline before it
+takes its name.
 """
 
 import contextlib
@@ -26,13 +22,13 @@ from robustinfer.engines.onnx import OnnxEngine
 from robustinfer.errors import BatchError, EngineError, ExportError, ModelError
 from robustinfer.files import sha256
 
-from .acceptance import TOLERANCE
-from .exporter import Exported, export_ensemble, format_of, write_accepted
-from .onnx_file import with_card
-from .wrapping_graph import Foreign, Layout, Original, adapted, read_graph
-from .wrapping_module import load_module, single
-from .wrapping_noise import Photographs, UnderNoise, read_photographs, under_noise
-from .wrapping_normalisation import check_units, doubt
+from ..acceptance import TOLERANCE
+from ..exporter import Exported, export_ensemble, format_of, write_accepted
+from ..onnx_file import with_card
+from .graph import Foreign, Layout, Original, adapted, read_graph
+from .module import load_module, single
+from .noise import Photographs, UnderNoise, read_photographs, under_noise
+from .normalisation import check_units, doubt
 
 __all__ = ["Wrapped", "wrap"]
 

@@ -13,7 +13,7 @@ from robustinfer.card import InputSpec
 from robustinfer.errors import DataError, ImageFileError
 from robustinfer.images import IMAGE_SUFFIXES, read_image
 
-from .acceptance import Images, noisy_copies, synthetic_images
+from ..acceptance import Images, noisy_copies, synthetic_images
 
 __all__ = ["Photographs", "UnderNoise", "read_photographs", "under_noise"]
 

@@ -8,7 +8,7 @@ from scipy.special import softmax
 
 from robustinfer.errors import ExportError
 
-from .wrapping_noise import Photographs
+from .noise import Photographs
 
 __all__ = ["check_units", "doubt"]
 

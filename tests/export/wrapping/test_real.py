@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2]))  # for `benchmarks`, which is not installed
+sys.path.append(str(Path(__file__).parents[3]))  # for `benchmarks`, which is not installed
 from benchmarks.accuracy.wrapped import cases, measured
 
 DATA = Path(os.environ.get("ROBUST_DATA", "data")) / "imagenet-samples"

@@ -13,7 +13,7 @@ from torch import nn
 
 from robustinfer.errors import RobustinferError
 
-from .test_wrap import CLASSES, MEAN, STD, Small, graph
+from .test_wrapper import CLASSES, MEAN, STD, Small, graph
 
 
 def refused(folder: Path, match: str, source: Any, **options: Any) -> None:

@@ -14,8 +14,8 @@ from robustinfer.engines.external import external_files
 from robustinfer.errors import ExportError
 from robustinfer.version import __version__
 
-from .onnx_file import OPSETS, with_card
-from .sampler.onnx import attach_sampler
+from ..onnx_file import OPSETS, with_card
+from ..sampler.onnx import attach_sampler
 
 __all__ = ["joined_graph"]
 

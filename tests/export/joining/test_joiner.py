@@ -10,15 +10,15 @@ import onnx
 import pytest
 import torch
 from robust.export import export_ensemble, export_members
-from robust.export.fitting import minimise_loss
+from robust.export.joining.fitting import minimise_loss
 from scipy.optimize import minimize_scalar
 
 from robustinfer import Predictor
 from robustinfer.card import InputSpec
 from robustinfer.errors import ExportError
 
-from .conftest import make_ensemble
-from .test_wrap_command import robust
+from ..conftest import make_ensemble
+from ..wrapping.test_command import robust
 
 
 def member(

@@ -10,7 +10,7 @@ from PIL import Image
 from robustinfer import Card, InputSpec
 from robustinfer.cli.main import main
 
-from .test_wrap import CLASSES, graph
+from .test_wrapper import CLASSES, graph
 
 
 def robust(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
