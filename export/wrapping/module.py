@@ -1,11 +1,8 @@
 """Wrapping a torch module: `module:factory` and a file of parameters become one network, pixels in [0,1] to scores."""
 
-import ast
-import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,49 +83,22 @@ def load_module(source: str, parameters: str | os.PathLike[str] | None = None) -
     The factory is a function, a class or a module, and may be called with literals:
     `timm:create_model("resnet18", num_classes=10)`.
     """
-    found = _made(source)
-    if not isinstance(found, nn.Module):
-        raise ExportError(
-            f"Expected {source} to give a torch.nn.Module, found an object of type {type(found).__name__}."
-        )
-    if parameters is not None:
-        _fill(found, Path(parameters))
-    return found
-
-
-def _made(source: str) -> Any:
-    name, _, expression = source.partition(":")
-    try:
-        tree = ast.parse(expression.strip(), mode="eval").body
-        call = tree if isinstance(tree, ast.Call) else None
-        path = ast.unparse(call.func if call else tree).split(".")
-        arguments = [ast.literal_eval(value) for value in call.args] if call else []
-        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords} if call else {}
-    except (SyntaxError, ValueError) as error:
-        raise ExportError(
-            f"Expected module:factory, or module:factory(...) with literals; found {source!r}."
-        ) from error
-    try:
-        found = importlib.import_module(name)
-        for part in path:
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ExportError(f"There is no {source}: {error}.") from error
-    if isinstance(found, nn.Module) and call is None:
-        return found
-    try:
-        return found(*arguments, **named)  # type: ignore[operator]
-    except Exception as error:  # whatever the user's code raises
-        raise ExportError(f"{source} cannot be made: {type(error).__name__}: {error}") from error
-
-
-def _fill(module: nn.Module, path: Path) -> None:
+    from robust.train.members.factory import Factory
     from robust.train.members.pretrained import read_parameters
 
     try:
-        state = read_parameters(path)
+        factory = Factory.find(source)
+        ready = factory.arguments is None and isinstance(factory.target, nn.Module)
+        network: nn.Module = factory.target if ready else factory.make()
+        state = None if parameters is None else read_parameters(Path(parameters))
     except RecipeError as error:
         raise ExportError(str(error)) from error
+    if state is not None:
+        _fill(network, state, parameters)
+    return network
+
+
+def _fill(module: nn.Module, state: dict[str, Tensor], path: str | os.PathLike[str] | None) -> None:
     try:
         missing, unexpected = module.load_state_dict(state, strict=False)
     except RuntimeError as error:

@@ -1,11 +1,6 @@
 """Members: the base predictors f_w that boosting adds up, by name or from the user's own `module:factory`."""
 
-import ast
-import importlib
-import inspect
-import operator
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +9,7 @@ from robustinfer.card import InputSpec
 from robustinfer.errors import RecipeError
 
 from .cnn import LeNet, SmallCNN
+from .factory import Factory
 from .fast import FastCNN
 from .resnet import CifarResNet, ImageNetResNet
 from .trunk import Trunk
@@ -107,51 +103,11 @@ def build_member(
 def _network(architecture: str, input: InputSpec, classes: int, width: float) -> nn.Module:
     if architecture in _ARCHITECTURES:
         return _ARCHITECTURES[architecture](input, classes, width)
-    module, separator, factory = architecture.partition(":")
-    if not separator:
+    if ":" not in architecture:
         raise RecipeError(
             f"An architecture is one of {', '.join(_ARCHITECTURES)}, or module:factory; found {architecture!r}."
         )
-    name, bracket, _ = factory.partition("(")
-    called, arguments, named = _call(architecture, factory) if bracket else (name, [input, classes], {})
-    try:
-        make = operator.attrgetter(called)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise RecipeError(f"The architecture {architecture!r} cannot be imported: {error}.") from error
-    if not bracket and not _takes(make, arguments):
-        arguments = []
-    try:
-        network = make(*arguments, **named)
-    except Exception as error:  # whatever the user's code raises
-        raise RecipeError(f"{architecture} cannot be made: {type(error).__name__}: {error}") from error
-    if not isinstance(network, nn.Module):
-        raise RecipeError(f"{architecture} returns a torch.nn.Module; found {type(network).__name__}.")
-    return network
-
-
-def _takes(factory: Callable[..., Any], arguments: list[Any]) -> bool:
-    """Whether a factory can be called with these; one that does not say what it takes is believed to."""
-    try:
-        inspect.signature(factory).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # written in C
-        return True
-    return True
-
-
-def _call(architecture: str, expression: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """The name and the arguments of a call with literals."""
-    try:
-        call = ast.parse(expression, mode="eval").body
-        assert isinstance(call, ast.Call)
-        arguments = [ast.literal_eval(value) for value in call.args]
-        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except (SyntaxError, ValueError, AssertionError) as error:
-        raise RecipeError(
-            f"An architecture is module:factory, or module:factory(...) with literals; found {architecture!r}."
-        ) from error
-    return ast.unparse(call.func), arguments, named
+    return Factory.find(architecture).make(input, classes)
 
 
 def _check(member: Member, architecture: str, input: InputSpec, classes: int) -> None:

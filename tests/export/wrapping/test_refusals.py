@@ -122,11 +122,11 @@ def test_torch_modules_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.Monke
     refused(tmp_path, r"gives \(2, 3, 4, 6\) for 2 images", nn.Identity(), **sized)
     refused(tmp_path, "does not take images of shape", nn.Conv2d(1, 1, 3), **sized)
     refused(tmp_path, "gives 5 scores per image, but 4", "torch:their_network(5)", **sized)
-    refused(tmp_path, "There is no torch:nowhere", "torch:nowhere", **sized)
-    refused(tmp_path, "There is no nowhere:network", "nowhere:network", **sized)
-    refused(tmp_path, "cannot be made: TypeError", "torch:their_network(1, 2)", **sized)
+    refused(tmp_path, "torch:nowhere cannot be imported", "torch:nowhere", **sized)
+    refused(tmp_path, "nowhere:network cannot be imported", "nowhere:network", **sized)
+    refused(tmp_path, "failed: TypeError", "torch:their_network(1, 2)", **sized)
     refused(tmp_path, "with literals", "torch:their_network(open('x'))", **sized)
-    refused(tmp_path, "found an object of type int", "builtins:int", **sized)
+    refused(tmp_path, "to return a torch.nn.Module, found int", "builtins:int", **sized)
     network = "torch:their_network"
     refused(tmp_path, "no file of parameters", network, parameters=tmp_path / "nothing.pth", **sized)
     file = tmp_path / "parameters.pth"

@@ -140,7 +140,7 @@ def test_a_factory_is_called_with_what_it_takes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "users_networks", sys.modules[__name__])
     for name in ("users_networks:without_arguments", "users_networks:without_arguments()"):
         assert build(name, shape=(1, 8, 8))(torch.zeros(4, 1, 8, 8)).shape == (4, 7)
-    with pytest.raises(RecipeError, match="users_networks:broken cannot be made: OSError: no such weights"):
+    with pytest.raises(RecipeError, match="users_networks:broken failed: OSError: no such weights"):
         build("users_networks:broken", shape=(1, 8, 8))
 
 
