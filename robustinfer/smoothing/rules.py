@@ -11,8 +11,8 @@ Giving up is a matter of power, never of soundness: what was not proven by then 
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -29,37 +29,37 @@ FUTILITY = 1e-2  # probability of giving up a radius that n samples would have p
 FUTILITY_1 = 1e-4  # edition 1: of giving up a radius that was in reach
 
 
-class Rule(Protocol):
-    """When to look, what a look proves, and what is to be hoped for."""
+@dataclass(frozen=True)
+class Rule(ABC):
+    """When to look, what a look proves, and what is to be hoped for; for one of `parts` members that share alpha."""
+
+    smoothing: Smoothing
+    n: int
+    start: int
+    alpha: float  # this part's share
+    parts: int
 
     @property
+    @abstractmethod
     def sizes(self) -> tuple[int, ...]:
         """The sample sizes of the looks; the last is n."""
-        ...
 
+    @abstractmethod
     def prove(self, counts: Votes, top: int) -> Estimate:
         """What the counts of a look prove: right at all looks together, but for alpha."""
-        ...
 
+    @abstractmethod
     def hope(self, counts: Votes, top: int) -> float:
         """A radius that further samples will hardly prove more than."""
-        ...
 
 
 def rule_of(edition: int, smoothing: Smoothing, *, n: int, start: int, alpha: float, parts: int = 1) -> Rule:
     """The rule of an edition, for one of so many `parts` (members) that share alpha equally."""
-    kinds: dict[int, type[_EqualLooks] | type[_TightLooks]] = {1: _EqualLooks, 2: _TightLooks}
+    kinds: dict[int, type[Rule]] = {1: _EqualLooks, 2: _TightLooks}
     return kinds[edition](smoothing, n, start, alpha / parts, parts)
 
 
-@dataclass(frozen=True)
-class _EqualLooks:
-    smoothing: Smoothing
-    n: int
-    start: int
-    alpha: float
-    parts: int
-
+class _EqualLooks(Rule):
     @property
     def sizes(self) -> tuple[int, ...]:
         return geometric_looks(self.n, self.start)
@@ -72,14 +72,7 @@ class _EqualLooks:
         return optimistic_radius(self.smoothing, counts, top, FUTILITY_1 / (self.parts * len(self.sizes)))
 
 
-@dataclass(frozen=True)
-class _TightLooks:
-    smoothing: Smoothing
-    n: int
-    start: int
-    alpha: float
-    parts: int
-
+class _TightLooks(Rule):
     @property
     def sizes(self) -> tuple[int, ...]:
         return look_sizes(self.n, self.start)
