@@ -1,6 +1,5 @@
 """The addresses: those of `serve/service/openapi.json`, the open inference protocol, and votes as events."""
 
-import asyncio
 import json
 from collections import Counter as Counted
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from ..service import openapi, protocol_v2
 from ..service.exchange import Answer, Exchange, Incoming
 from ..service.refusals import Refusal
 from ..service.state import State
-from .bodies import form_fields, read_body
+from .bodies import Bodies, form_fields
 from .counter import Counter, cancel
 from .gate import Gate, Visit
 from .metrics import Metrics
@@ -32,7 +31,6 @@ __all__ = ["Application"]
 
 _ASK = ["POST", "PUT"]  # curl -T sends a PUT
 _OWN_FIELDS = ("stream", "model_name")  # of the query; what is left are settings
-_READING = 64  # bodies in memory at once: the others wait before their first byte is read
 
 
 class Application:
@@ -49,9 +47,7 @@ class Application:
     ) -> None:
         self.counters = dict(counters)
         self._has_page = bool(page)
-        self._max_body = max_body
-        self._read_seconds = read_seconds
-        self._reading = asyncio.Semaphore(_READING)
+        self._bodies = Bodies(limit=max_body, seconds=read_seconds)
         router = Router([*self._routes(), *page], redirect_slashes=False, default=_nowhere)
         self.gate = Gate(
             router,
@@ -140,8 +136,7 @@ class Application:
 
     async def _opened(self, request: Request, counter: Counter) -> tuple[Exchange, list[AnswerFuture]]:
         visit: Visit = request.state.visit
-        async with self._reading:
-            body = await read_body(request.receive, limit=self._max_body, seconds=self._read_seconds)
+        async with self._bodies.read(request.receive) as body:
             content_type = visit.headers.get("content-type", "")
             fields: dict[str, Any] = {
                 name: value.encode() for name, value in _query(request.scope).items() if name not in _OWN_FIELDS
@@ -159,9 +154,9 @@ class Application:
         """Replay a certificate."""
         counter = self._counter(request)
         with counter.admitted():
-            async with self._reading:
-                body = await read_body(request.receive, limit=self._max_body, seconds=self._read_seconds)
-            document = await unless_gone(counter.verify(body), request.receive)
+            async with self._bodies.read(request.receive) as body:
+                replay = counter.verify(body)
+            document = await unless_gone(replay, request.receive)
         return self._plain(request, document, mode="verify")
 
     async def _metadata(self, request: Request) -> Response:

@@ -1,7 +1,8 @@
 """Bodies: read within a limit of bytes and of time, and only after the token; forms taken apart in memory."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -14,8 +15,9 @@ from robustinfer.settings import short
 
 from ..service.refusals import Refusal
 
-__all__ = ["form_fields", "read_body", "too_large"]
+__all__ = ["Bodies", "form_fields", "too_large"]
 
+_WHOLE = 64
 _MOST_PARTS = 32
 
 
@@ -25,26 +27,60 @@ def too_large(limit: int, found: int | None = None) -> Refusal:
     return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "limit_body", f"A body has at most {limit} bytes here{seen}.")
 
 
-async def read_body(receive: Receive, *, limit: int, seconds: float) -> bytes:
-    """The whole body; a refusal if it is too large or too slow, ClientDisconnect if its sender is gone."""
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                pieces.append(message.get("body", b""))
-                size += len(pieces[-1])
-                if size > limit:
-                    raise too_large(limit)
-                if not message.get("more_body", False):
-                    return b"".join(pieces)
-    except TimeoutError:
-        raise Refusal(
-            HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"The body did not arrive within {seconds:g} s."
-        ) from None
+class Bodies:
+    """The bodies that are being read, each of at most `limit` bytes, which must arrive within `seconds`.
+
+    Together they have room for `_WHOLE` whole ones: beyond that, who has sent a part waits with the rest. A first piece
+    is always taken (the connection has read it anyway), so that slow clients keep nobody from sending a small body.
+    """
+
+    def __init__(self, *, limit: int, seconds: float) -> None:
+        self._limit = limit
+        self._seconds = seconds
+        self._room = _WHOLE * limit
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    @asynccontextmanager
+    async def read(self, receive: Receive) -> AsyncIterator[bytes]:
+        """The whole body, which takes room while inside.
+
+        A refusal if it is too large or too slow, ClientDisconnect if its sender is gone.
+        """
+        body = bytearray()
+        try:
+            await self._fill(body, receive)
+            yield bytes(body)
+        finally:
+            self._take(-len(body))
+
+    async def _fill(self, body: bytearray, receive: Receive) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                while await self._extend(body, receive):
+                    await self._has_room.wait()
+        except TimeoutError:
+            sentence = f"The body did not arrive within {self._seconds:g} s."
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "too_slow", sentence) from None
+
+    async def _extend(self, body: bytearray, receive: Receive) -> bool:
+        """Append the next piece; whether there are more."""
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        body += piece
+        self._take(len(piece))
+        if len(body) > self._limit:
+            raise too_large(self._limit)
+        return bool(message.get("more_body", False))
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room > 0:
+            self._has_room.set()
+        else:
+            self._has_room.clear()
 
 
 class _Form:

@@ -14,6 +14,7 @@ from robustinfer import Certificate
 from robustinfer.errors import CertificateError
 from robustinfer.live import AnswerFuture
 
+from ..service.decoding import LargePicture
 from ..service.desk import HEALTH_N, Desk
 from ..service.exchange import Answer, Exchange, Result
 from ..service.reading import parse_json, read_image
@@ -37,6 +38,7 @@ class Counter:
         self._arrived = 0
         self._submitted: set[AnswerFuture] = set()
         self._readers = readers
+        self._decoders = ThreadPoolExecutor(1, f"decode-{desk.name}")  # large pictures wait for each other, here
         # A replay draws all samples of a certificate in a thread of its own: one at a time beside the engine's.
         self._replayers = ThreadPoolExecutor(1, f"replay-{desk.name}")
         self._most = most
@@ -60,11 +62,15 @@ class Counter:
         return sum(future.job.drawn for future in submitted) if submitted else None
 
     async def open(self, exchange: Exchange, client: str) -> list[AnswerFuture]:
-        """Read the request and hand it to the engine."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._open, exchange, client)
+        """Read the request and hand it to the engine. Nobody waits for somebody else's large picture but large ones."""
+        loop, until = asyncio.get_running_loop(), time.monotonic() + self.desk.limits.max_reading
+        try:
+            return await loop.run_in_executor(self._readers, self._open, exchange, client, until, True)
+        except LargePicture:
+            return await loop.run_in_executor(self._decoders, self._open, exchange, client, until, False)
 
-    def _open(self, exchange: Exchange, client: str) -> list[AnswerFuture]:
-        self.desk.open(exchange, time.monotonic() + self.desk.limits.max_reading)
+    def _open(self, exchange: Exchange, client: str, until: float, small_only: bool) -> list[AnswerFuture]:
+        self.desk.open(exchange, until, small_only=small_only)
         submitted: list[AnswerFuture] = []
         try:
             for request in exchange.requests:

@@ -28,12 +28,20 @@ from robustinfer.images import decode_image, decoding_work
 
 from .refusals import Refusal
 
-__all__ = ["Decoder", "main"]
+__all__ = ["Decoder", "LargePicture", "main"]
 
 Array = npt.NDArray[Any]
 
 _LIGHT = 1 << 20  # pixels to pass over, about 20 ms: less than asking another process would be worth
+_BUSY = "The server is busy with large pictures; ask again."
 _HEAD = struct.Struct(">?Q")  # of a message: whether all went well, and the length of what follows
+
+
+class LargePicture(Refusal):
+    """A picture that takes a while to decode, in the hands of somebody who cannot wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__(HTTPStatus.SERVICE_UNAVAILABLE, "busy_reading", _BUSY)
 
 
 class Decoder:
@@ -48,16 +56,19 @@ class Decoder:
         self._child: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def decode(self, content: bytes, *, until: float = math.inf) -> Array:
+    def decode(self, content: bytes, *, until: float = math.inf, small_only: bool = False) -> Array:
         """The pixels. `until` is a moment of `time.monotonic`, when the caller's patience ends.
 
         422 for a picture that had all its seconds and was not done; 503 for one that others left no time for.
+        `LargePicture` for one that is not decoded in place, if the caller wants `small_only`.
         """
         if decoding_work(content, self._spec, max_pixels=self._max_pixels) <= _LIGHT:
             return decode_image(content, self._spec, max_pixels=self._max_pixels)
+        if small_only:
+            raise LargePicture
         began = time.monotonic()
         end = min(until, began + self._seconds)
-        if not self._lock.acquire(timeout=max(0.0, end - began)):
+        if end <= began or not self._lock.acquire(timeout=end - began):
             raise self._no_time_left()
         try:
             return self._ask(content, end)
@@ -93,7 +104,7 @@ class Decoder:
             self._child = None
 
     def _no_time_left(self) -> Refusal:
-        return Refusal.unavailable("busy_reading", "The server is busy with large pictures; ask again.")
+        return Refusal.unavailable("busy_reading", _BUSY)
 
     def _ask(self, content: bytes, end: float) -> Array:
         connection = self._connection()

@@ -73,10 +73,11 @@ class Desk:
                 HTTPStatus.UNAUTHORIZED, "unauthorized", "Send the header 'Authorization: Bearer TOKEN' with the token."
             )
 
-    def open(self, exchange: Exchange, until: float) -> None:
+    def open(self, exchange: Exchange, until: float, *, small_only: bool = False) -> None:
         """Read a request whose sender may ask, and check what it would cost.
 
         `until` is when the time for reading ends, of all requests that are read together; after it only short ones are.
+        With `small_only`, a picture that takes a while to decode is left alone: `LargePicture`.
         """
         incoming = exchange.incoming
         if incoming.repeated:
@@ -90,11 +91,12 @@ class Desk:
             content_type=incoming.headers.get("content-type", ""),
             spec=self.predictor.card.input,
             limits=self.limits,
-            decode=partial(self.decoder.decode, until=until),
+            decode=partial(self.decoder.decode, until=until, small_only=small_only),
             header_length=incoming.headers.get("inference-header-content-length"),
         )
         exchange.reading, exchange.mode = reading, reading.settings.get("mode", "certify")
         exchange.requests = tuple(self._requests(reading, exchange.mode))
+        exchange.incoming = dataclasses.replace(incoming, data={})  # its bytes are not kept while it is in work
 
     def _requests(self, reading: Reading, mode: str) -> list[Request]:
         settings = dict(reading.settings)

@@ -2,7 +2,8 @@
 
 Five kinds: damaged files; JSON documents with strange fields, types and numbers; forms; headers, paths, methods and
 query strings; and bytes that are hardly HTTP. Answers may be 2xx, 4xx and 503; only for the last kind, a connection may
-be closed without a word, and another version of HTTP refused with 505.
+be closed without a word, and another version of HTTP refused with 505. An engine that replays certificates gets a sixth
+kind: streams, replays of a certificate that it has just made, with strange fields, and the rest of the open protocol.
 """
 
 import http.client
@@ -11,8 +12,9 @@ import random
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ import numpy as np
 from benchmarks.lib.attack.bodies import NAME, PIXELS, json_body, npy, picture
 from benchmarks.lib.attack.target import TOKEN, Target
 
-__all__ = ["KINDS", "Outcome", "ask", "run"]
+__all__ = ["KINDS", "Outcome", "ask", "certificate_to_replay", "run"]
 
 SEED = 21
 CLOSED = 0
@@ -85,11 +87,15 @@ def _allowed(kind: str, status: int) -> bool:
     return 200 <= status < 300 or 400 <= status < 500 or status == 503 or (kind == "bytes" and status in (CLOSED, 505))
 
 
-def question(number: int) -> Question:
-    """The request of this number."""
+def question(number: int, certificate: Mapping[str, Any] | None = None) -> Question:
+    """The request of this number; with a certificate of `PIXELS[0]`, to an engine that can replay it."""
     chance = random.Random(f"{SEED} {number}")
-    kind = chance.choices(list(KINDS), weights=[40, 30, 15, 10, 5])[0]
-    return Question(kind, KINDS[kind](chance))
+    kinds, weights = dict(KINDS), [40, 30, 15, 10, 5]
+    if certificate is not None:
+        kinds[LIVING] = partial(_living, certificate=certificate)
+        weights.append(20)
+    kind = chance.choices(list(kinds), weights=weights)[0]
+    return Question(kind, kinds[kind](chance))
 
 
 def wire(
@@ -187,6 +193,39 @@ def _bytes(chance: random.Random) -> bytes:
     ])  # fmt: skip
 
 
+def _living(chance: random.Random, certificate: Mapping[str, Any]) -> bytes:
+    """What only a living engine has: votes as events, replays, the whole open protocol."""
+    what = chance.randrange(3)
+    if what == 0:
+        kind, body = chance.choice(_FILES)
+        stream = chance.choice(["1", "1", "1", "true", "0", "2", "", "\u00e9", "1&stream=1"])
+        field = f"{chance.choice(_FIELDS)}={chance.choice(_VALUES)!s:.40}" if chance.random() < 0.5 else "n=200"
+        path = f"/predictions/{NAME}?stream={stream}&{field}".replace(" ", "+")
+        return wire(path, _damaged(chance, body) if chance.random() < 0.3 else body, {"Content-Type": kind})
+    if what == 1:
+        claimed = dict(certificate)
+        for _ in range(chance.randrange(3)):
+            claimed[chance.choice([*certificate, *_FIELDS])] = chance.choice(_VALUES)
+        if chance.random() < 0.2:
+            del claimed[chance.choice(list(claimed))]
+        document = {"certificate": claimed, "image": PIXELS[chance.randrange(8) // 7].tolist()}
+        if chance.random() < 0.2:
+            document[chance.choice(_FIELDS)] = chance.choice(_VALUES)
+        body = json.dumps(document).encode()
+        body = _damaged(chance, body) if chance.random() < 0.2 else body
+        return wire(f"/models/{NAME}/verify", body, {"Content-Type": "application/json"})
+    model = chance.choice([NAME, NAME, NAME, "none", "%00", "..", "a" * 300])
+    path = chance.choice([
+        "/v2", "/v2/", "/v2/health/live", "/v2/health/ready", "/v2/health", "/models", "/openapi.json",
+        f"/v2/models/{model}", f"/v2/models/{model}/ready", f"/v2/models/{model}/versions/1",
+        f"/v2/models/{model}/versions/9/ready", f"/v2/models/{model}/infer", f"/models/{model}/verify",
+    ])  # fmt: skip
+    method = chance.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE"])
+    headers = {"Inference-Header-Content-Length": chance.choice(["0", "9", "-1", "9" * 30, "\u00b2"])}
+    return wire(path, json_body(n=200) if method in ("POST", "PUT") else b"", headers, method=method)
+
+
+LIVING = "streams, replays, open protocol"
 KINDS: dict[str, Callable[[random.Random], bytes]] = {
     "damaged files": _file,
     "strange JSON": _document,
@@ -212,7 +251,18 @@ def ask(target: Target, asked: Question, *, timeout: float = 60) -> int:
             return CLOSED
 
 
-def run(target: Target, outcome: Outcome, numbers: range, *, clients: int) -> None:
+def certificate_to_replay(target: Target) -> Mapping[str, Any] | None:
+    """A certificate of `PIXELS[0]` that the server has made and replays; None if it does not replay any."""
+    headers = {"Content-Type": "application/json"}
+    made = json.loads(target.ask(f"/predictions/{NAME}", json_body(n=200), headers)[1])
+    body = json.dumps({"certificate": made, "image": PIXELS[0].tolist()}).encode()
+    status, answer = target.ask(f"/models/{NAME}/verify", body, headers)
+    return made if status == 200 and json.loads(answer).get("ok") is True else None
+
+
+def run(
+    target: Target, outcome: Outcome, numbers: range, *, clients: int, certificate: Mapping[str, Any] | None
+) -> None:
     """Ask the questions of these numbers, by several clients at once."""
     waiting = iter(numbers)
     lock = threading.Lock()
@@ -223,7 +273,7 @@ def run(target: Target, outcome: Outcome, numbers: range, *, clients: int) -> No
                 number = next(waiting, None)
             if number is None:
                 return
-            asked = question(number)
+            asked = question(number, certificate)
             status = ask(target, asked)
             while status == 503:  # full, not refused: the question has not been looked at
                 outcome.add(number, asked, 503)

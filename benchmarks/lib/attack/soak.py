@@ -5,9 +5,10 @@ clock, whether earlier ones are answered or not (an open loop: a slow answer del
 from the moment at which the request was due). Every minute is a window: p99 latency, memory and descriptors of all
 processes, processor time per request.
 
-Trend: the Theil-Sen slope over the windows after the first five minutes, with its 99 % interval (distribution-free, so
-that a minute in which the machine was busy with other things counts as one minute). It is a trend if even the lower end
-of the interval adds more than 5 % of the median in an hour.
+Trend: the Theil-Sen slope over the windows after the first five minutes (of all, in a soak of less than ten, which
+proves little), with its 99 % interval (distribution-free, so that a minute in which the machine was busy with other
+things counts as one minute). It is a trend if even the lower end of the interval adds more than 5 % of the median in an
+hour.
 """
 
 import http.client
@@ -148,7 +149,7 @@ def trend(values: Sequence[float]) -> dict[str, float]:
 
 def verdict(windows: Sequence[dict[str, Any]]) -> tuple[bool, str, dict[str, Any]]:
     """Whether nothing grows, in words, and the trends."""
-    kept = windows[WARM_UP:]
+    kept = windows[WARM_UP if len(windows) >= 2 * WARM_UP else 0 :]
     trends = {name: trend([window[name] for window in kept]) for name in MEASURES}
     grown = [name for name, found in trends.items() if found["low"] > TOLERANCE * found["median"]]
     failed = sum(window["failed"] for window in windows)

@@ -57,8 +57,10 @@ def fuzz_test(bench: Bench) -> Observation:
     outcome = fuzz.Outcome()
     with bench.server("--max-n", "3000", rate="100000r/s") as target:
         workers, before, samples = target.workers(), 0.0, []
+        certificate = fuzz.certificate_to_replay(target)
         for first in range(0, bench.requests, _CHUNK):
-            fuzz.run(target, outcome, range(first, min(first + _CHUNK, bench.requests)), clients=8)
+            numbers = range(first, min(first + _CHUNK, bench.requests))
+            fuzz.run(target, outcome, numbers, clients=8, certificate=certificate)
             samples.append(round(target.megabytes(), 1))
             if first <= bench.requests // 10:
                 before = samples[-1]
