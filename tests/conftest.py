@@ -17,6 +17,8 @@ from robustinfer import Card, InputSpec
 from robustinfer.card import CARD_KEY
 from robustinfer.smoothing import noise
 
+from .commands import Robust, runner
+
 LinearModel = Callable[..., Path]
 
 # The same examples in every run, so that a failure is the change's fault; HYPOTHESIS_PROFILE=search looks for new ones.
@@ -38,6 +40,13 @@ def fix_randomness() -> None:
 def pytest_runtest_setup() -> None:
     """Before the fixtures of each test, so that neither their values nor the test's depend on the order of tests."""
     fix_randomness()
+
+
+@pytest.fixture
+def robust(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Robust:
+    """Runs `robust WORDS...` in this process, in the test's own folder."""
+    monkeypatch.chdir(tmp_path)
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.lib.record import Timing
+from benchmarks.lib.record import Timing, median
 
-__all__ = ["Contestant", "commit_of", "take_turns"]
+__all__ = ["Contestant", "commit_of", "take_turns", "times_as_fast"]
 
 # What every contestant begins with: the release of the checkout, and nothing else. `turn(work)` waits for its turns.
 PRELUDE = """
@@ -74,3 +74,9 @@ def commit_of(checkout: Path | None) -> str | None:
         return None
     command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def times_as_fast(timings: Mapping[str, Timing], one: str, other: str) -> float:
+    """The median ratio of processor time, turn by turn: what the machine did beside them counts for neither."""
+    pairs = zip(timings[one]["cpu"], timings[other]["cpu"], strict=True)
+    return median([theirs / ours for ours, theirs in pairs])

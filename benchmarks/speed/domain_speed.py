@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
-from benchmarks.lib.contestant import Contestant, commit_of, take_turns
+from benchmarks.lib.contestant import Contestant, commit_of, take_turns, times_as_fast
 from benchmarks.lib.record import ensemble_file, median, record, verdict
 from benchmarks.speed.certify_speed import GRAPHS, SIGMA, Graph
 
@@ -55,16 +55,11 @@ def measure(graph: Graph, file: Path, before: Path | None, repeats: int) -> dict
 
 
 def claims(graph: Graph, timings: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
-    """Ratios of processor time, turn by turn: what the machine did beside it counts for neither."""
-
-    def ratio(one: str, other: str) -> float:
-        pairs = zip(timings[one]["cpu"], timings[other]["cpu"], strict=True)
-        return median([theirs / ours for ours, theirs in pairs])
-
+    """What the 16-bit domain costs, and what the 8-bit one has lost since the older release."""
     large = graph.members > 1
-    found = [verdict("16-bit / 8-bit", ratio("16-bit", "8-bit"), 0.70 if large else 0.0)]
+    found = [verdict("16-bit / 8-bit", times_as_fast(timings, "16-bit", "8-bit"), 0.70 if large else 0.0)]
     if "8-bit, before" in timings:
-        found.append(verdict("8-bit / 8-bit, before", ratio("8-bit", "8-bit, before"), 0.97))
+        found.append(verdict("8-bit / 8-bit, before", times_as_fast(timings, "8-bit", "8-bit, before"), 0.97))
     return found
 
 

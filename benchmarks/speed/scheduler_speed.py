@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
-from benchmarks.lib.contestant import Contestant, commit_of, take_turns
+from benchmarks.lib.contestant import Contestant, commit_of, take_turns, times_as_fast
 from benchmarks.lib.record import Timing, ensemble_file, median, record, verdict
 from benchmarks.speed.certify_speed import GRAPHS, SIGMA, Graph
 
@@ -66,15 +66,10 @@ def measure(graph: Graph, file: Path, before: Path | None, repeats: int) -> dict
 
 
 def claims(timings: dict[str, Timing]) -> list[dict[str, Any]]:
-    """Ratios of processor time: what the machine did beside it counts for neither."""
-
-    def times_as_fast(one: str, other: str) -> float:
-        pairs = zip(timings[one]["cpu"], timings[other]["cpu"], strict=True)
-        return median([theirs / ours for ours, theirs in pairs])
-
-    found = [verdict("submit / certify_many", times_as_fast("submit", "certify_many"), 0.95)]
+    """What submitting costs, and what the scheduler has lost since the older release."""
+    found = [verdict("submit / certify_many", times_as_fast(timings, "submit", "certify_many"), 0.95)]
     if "before" in timings:
-        found.append(verdict("certify_many / before", times_as_fast("certify_many", "before"), 0.97))
+        found.append(verdict("certify_many / before", times_as_fast(timings, "certify_many", "before"), 0.97))
     return found
 
 

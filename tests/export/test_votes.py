@@ -12,14 +12,13 @@ import torch
 from robust.export import export_ensemble, export_run
 from robust.export.repositories import export_triton
 from robust.train.runs.run import Run
-from typer.testing import CliRunner
 
 from robustinfer import Predictor
 from robustinfer.card import card_schema
-from robustinfer.cli.main import app
 from robustinfer.errors import ExportError
 from robustinfer.smoothing.tally import plurality
 
+from ..commands import Robust
 from .conftest import make_ensemble, make_run
 
 IMAGE = np.arange(64, dtype=np.uint8).reshape(1, 8, 8) * 4
@@ -63,21 +62,17 @@ def test_certificates_replay_and_are_served(tmp_path: Path) -> None:
         assert served[key] == json.loads(json.dumps(certificate.to_json()))[key]
 
 
-def test_the_commands(tmp_path: Path, run: Run) -> None:
+def test_the_commands(robust: Robust, tmp_path: Path, run: Run) -> None:
     """`robust export --members`, `robust certify --members`, and `robust verify` of what it says."""
     file, image, answer = tmp_path / "votes.onnx", tmp_path / "image.npy", tmp_path / "certificate.json"
     np.save(image, IMAGE)
-
-    def robust(*words: str | Path) -> Any:
-        return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-
-    assert robust("export", run.path, "--out", file, "--members", "--samples", "50").exit_code == 0
-    assert "members that vote" in robust("inspect", file).stdout
-    found = robust("certify", file, image, "--members", "--n", "1500", "--json").stdout
+    assert robust("export", run.path, "--out", file, "--members", "--samples", "50").code == 0
+    assert "members that vote" in robust("inspect", file).out
+    found = robust("certify", file, image, "--members", "--n", "1500", "--json").out
     assert len(json.loads(found)["members"]) == 2
     answer.write_text(found)
-    assert "confirmed" in robust("verify", answer, "--model", file, "--image", image).stdout
-    fused = json.loads(robust("certify", file, image, "--fused", "--n", "1500", "--json").stdout)
+    assert "confirmed" in robust("verify", answer, "--model", file, "--image", image).out
+    fused = json.loads(robust("certify", file, image, "--fused", "--n", "1500", "--json").out)
     assert "members" not in fused
 
 

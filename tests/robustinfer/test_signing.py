@@ -5,6 +5,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +37,7 @@ CERTIFICATE: dict[str, Any] = {
     "image": "sha256:" + 64 * "1",
     "model": {"name": "digits", "version": "1", "digest": "sha256:" + 64 * "2"},
 }
-KEY, OTHER = PrivateKey.generate(), PrivateKey.generate()
+KEY, OTHER = (PrivateKey(Ed25519PrivateKey.from_private_bytes(bytes(32 * [number]))) for number in (1, 2))
 FOLDER_IS_KEPT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -70,6 +72,18 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+def refuse_flipped(file: Path, which: str, place: int, bit: int, check: Callable[[Path, PublicKey], object]) -> None:
+    """Change one bit of a signed file, or of its signature: the check raises."""
+    path = file if which == "file" else signature_path(file)
+    before = path.read_bytes()
+    path.write_bytes(flipped(before, place, bit))
+    try:
+        with pytest.raises(SignatureError):
+            check(file, KEY.public)
+    finally:
+        path.write_bytes(before)
+
+
 def test_a_statement_names_certificate_model_and_image(certificate: Path) -> None:
     envelope = json.loads(signature_path(certificate).read_text())
     statement = json.loads(base64.b64decode(envelope["payload"]))
@@ -87,28 +101,14 @@ def test_a_statement_names_certificate_model_and_image(certificate: Path) -> Non
 def test_no_bit_of_a_certificate_or_its_signature_can_be_changed(
     certificate: Path, which: str, place: int, bit: int
 ) -> None:
-    path = certificate if which == "file" else signature_path(certificate)
-    before = path.read_bytes()
-    path.write_bytes(flipped(before, place, bit))
-    try:
-        with pytest.raises(SignatureError):
-            check_file(certificate, KEY.public)
-    finally:
-        path.write_bytes(before)
+    refuse_flipped(certificate, which, place, bit, check_file)
 
 
 @pytest.mark.parametrize("which", ["file", "signature"])
 @FOLDER_IS_KEPT
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_no_bit_of_a_model_or_its_signature_can_be_changed(model: Path, which: str, place: int, bit: int) -> None:
-    path = model if which == "file" else signature_path(model)
-    before = path.read_bytes()
-    path.write_bytes(flipped(before, place, bit))
-    try:
-        with pytest.raises(SignatureError):
-            check_model(model, KEY.public)
-    finally:
-        path.write_bytes(before)
+    refuse_flipped(model, which, place, bit, check_model)
 
 
 def test_a_data_sets_file_is_signed_as_a_whole_and_line_by_line(several: Path) -> None:

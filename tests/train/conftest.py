@@ -6,6 +6,26 @@ import pytest
 import torch
 from robust.train import Recipe
 
+TINY = Recipe(
+    name="tiny",
+    data="digits",
+    limit=192,
+    width=0.125,
+    stages=2,
+    epochs=1,
+    batch=64,
+    delta=0.1,
+    steps=2,
+    previous="exact",
+    betas="corrective",
+    refit=True,
+    optimizer="adam",
+    learning_rate=0.01,
+    validation_images=50,
+    select="best",
+)
+"""Two short stages on a few digits, with everything that a stage can do switched on."""
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
@@ -18,22 +38,5 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def tiny() -> Recipe:
-    """Two short stages on a few digits, with everything that a stage can do switched on."""
-    return Recipe(
-        name="tiny",
-        data="digits",
-        limit=192,
-        width=0.125,
-        stages=2,
-        epochs=1,
-        batch=64,
-        delta=0.1,
-        steps=2,
-        previous="exact",
-        betas="corrective",
-        refit=True,
-        optimizer="adam",
-        learning_rate=0.01,
-        validation_images=50,
-        select="best",
-    )
+    """`TINY`, for tests that change a little of it."""
+    return TINY

@@ -17,8 +17,8 @@ from robustinfer import Predictor
 from robustinfer.card import InputSpec
 from robustinfer.errors import ExportError
 
+from ...commands import Robust
 from ..conftest import make_ensemble
-from ..wrapping.test_command import robust
 
 
 def member(
@@ -187,26 +187,22 @@ def test_the_command(
     files: list[Path],
     labelled: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    robust: Robust,
 ) -> None:
-    def run(*words: object) -> tuple[int, str, str]:
-        return robust(capsys, monkeypatch, *map(str, words))
-
     out = tmp_path / "both.onnx"
-    code, printed, errors = run("export", "--members", *files, "--out", out, "--data", labelled, "--samples", 40)
+    code, printed, errors = robust("export", "--members", *files, "--out", out, "--data", labelled, "--samples", 40)
     assert code == 0, errors
     assert "betas fitted on 150 images" in printed
     assert "averaged" in printed
-    _, printed, _ = run("export", "--members", *files, "--out", out, "--betas", "0.5,0.5", "--samples", 20, "--json")
+    _, printed, _ = robust("export", "--members", *files, "--out", out, "--betas", "0.5,0.5", "--samples", 20, "--json")
     assert json.loads(printed)["betas"] == pytest.approx([0.5, 0.35, 0.15])
-    assert "a-b" in run("inspect", out)[1]
+    assert "a-b" in robust("inspect", out)[1]
     for words, code, sentence in (
         ([*files, "--out", out], 2, "model files are joined with --members"),
         (["--members", *files, "--out", out, "--betas", "x"], 2, "Expected betas such as 0.7,0.3"),
         (["--members", *files, "--out", out, "--stages", "1"], 2, "--stages is for runs"),
         (["--members", files[0], tmp_path / "gone.onnx", "--out", out], 2, "There is no file"),
     ):
-        found, _, errors = run("export", *words)
+        found, _, errors = robust("export", *words)
         assert found == code
         assert sentence in " ".join(errors.split())

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +15,14 @@ from PIL import Image
 
 from robustinfer import Certificate, Predictor
 from robustinfer.certificate_file import read_certificates
-from robustinfer.cli.main import main
 from robustinfer.data import digits
 from robustinfer.images import read_image
 from robustinfer.smoothing.noise import derive_seed
 
+from ...commands import Robust
 from ...interrupted import Moment, interrupted
 
 LinearModel = Callable[..., Path]
-
-
-@dataclass(frozen=True)
-class Printed:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def robust(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Printed]:
-    """Runs `robust ARGUMENTS...` in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def run(*arguments: str) -> Printed:
-        monkeypatch.setattr(sys, "argv", ["robust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return Printed(int(ended.value.code or 0), printed.out, printed.err)
-
-    return run
 
 
 @pytest.fixture
@@ -139,9 +110,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("line", "code", "sentence"), WRONG.values(), ids=WRONG.keys())
-def test_the_wrong_thing_gets_one_sentence(
-    line: str, code: int, sentence: str, robust: Callable[..., Printed], files: Path
-) -> None:
+def test_the_wrong_thing_gets_one_sentence(line: str, code: int, sentence: str, robust: Robust, files: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in files.rglob("*")}
     printed = robust(*line.split())
     assert printed.code == code
@@ -159,7 +128,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_without_arguments_says_what_is_missing(command: str, robust: Callable[..., Printed]) -> None:
+def test_a_command_without_arguments_says_what_is_missing(command: str, robust: Robust) -> None:
     printed = robust(command)
     assert printed.code == 2
     assert "Missing argument" in printed.err or "Give " in printed.err or "Missing option" in printed.err
@@ -167,14 +136,14 @@ def test_a_command_without_arguments_says_what_is_missing(command: str, robust: 
 
 
 @pytest.mark.parametrize("command", ["quickstart", *COMMANDS])
-def test_help_has_a_sentence_and_its_options(command: str, robust: Callable[..., Printed]) -> None:
+def test_help_has_a_sentence_and_its_options(command: str, robust: Robust) -> None:
     printed = robust(command, "--help")
     assert printed.code == 0
     assert f"robust {command}" in printed.out
     assert "--help" in printed.out
 
 
-def test_robust_alone_lists_every_command(robust: Callable[..., Printed]) -> None:
+def test_robust_alone_lists_every_command(robust: Robust) -> None:
     printed = robust()
     assert printed.code in (0, 2)
     shown = printed.out + printed.err
@@ -182,12 +151,12 @@ def test_robust_alone_lists_every_command(robust: Callable[..., Printed]) -> Non
         assert command in shown
 
 
-def test_unknown_commands_and_options_are_misuse(robust: Callable[..., Printed]) -> None:
+def test_unknown_commands_and_options_are_misuse(robust: Robust) -> None:
     assert robust("frobnicate").code == 2
     assert "No such option" in robust("inspect", "model.onnx", "--frobnicate").err
 
 
-def test_version(robust: Callable[..., Printed]) -> None:
+def test_version(robust: Robust) -> None:
     from robustinfer import __version__
 
     printed = robust("--version")
@@ -205,7 +174,7 @@ def test_help_loads_neither_torch_nor_scipy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_bench_prints_a_table_or_json(robust: Callable[..., Printed], files: Path) -> None:
+def test_bench_prints_a_table_or_json(robust: Robust, files: Path) -> None:
     printed = robust("bench", "model.onnx", "--batches", "1,8", "--seconds", "0.01", "--json")
     found = json.loads(printed.out)
     assert [rate["batch"] for rate in found["engine"]] == [1, 8]
@@ -240,7 +209,7 @@ def test_ctrl_c_leaves_certificates_that_go_on(files: Path) -> None:
 
 
 def test_ctrl_c_between_files_prints_what_is_finished(
-    robust: Callable[..., Printed], files: Path, monkeypatch: pytest.MonkeyPatch
+    robust: Robust, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal comes in the sixth run of 64 samples: the first image, with its 310 samples, is done by then."""
     from robustinfer.crew import Crew
@@ -263,7 +232,7 @@ def test_ctrl_c_between_files_prints_what_is_finished(
     assert 0 < int(told[1]) < 310
 
 
-def test_verify_says_what_is_proven_in_its_own_words(robust: Callable[..., Printed], files: Path) -> None:
+def test_verify_says_what_is_proven_in_its_own_words(robust: Robust, files: Path) -> None:
     """A document without a domain carries the sentence of 0.1, which speaks of every change of the image."""
     line = robust("certify", "model.onnx", "five.png", "--n", "300", "--seed", "7", "--json").out
     document = json.loads(line)
@@ -278,7 +247,7 @@ def test_verify_says_what_is_proven_in_its_own_words(robust: Callable[..., Print
         assert printed.out.splitlines()[1] == f"proven: {json.loads(line)['guarantee']}"
 
 
-def test_a_signed_line_lends_its_signature_to_no_other(robust: Callable[..., Printed], files: Path) -> None:
+def test_a_signed_line_lends_its_signature_to_no_other(robust: Robust, files: Path) -> None:
     """The first of two lines of one image was looked up in the signatures, and the last one was replayed."""
     work = ["certify", "model.onnx", "--data", "digits", "--limit", "2", "--n", "100", "--out"]
     assert robust(*work, "one.jsonl", "--seed", "7").code == robust(*work, "two.jsonl", "--seed", "8").code == 0
@@ -297,7 +266,7 @@ def test_a_signed_line_lends_its_signature_to_no_other(robust: Callable[..., Pri
         assert sentence in printed.err
 
 
-def test_one_image_has_the_noise_of_its_seed(robust: Callable[..., Printed], files: Path) -> None:
+def test_one_image_has_the_noise_of_its_seed(robust: Robust, files: Path) -> None:
     predictor = Predictor.load(files / "model.onnx")
     image = read_image(files / "five.png", predictor.card.input)
     expected = predictor.certify(image, n=300, seed=7).to_json() | {"seconds": 0}

@@ -1,8 +1,6 @@
 """`robust recipes`, and what `robust train` says before and while it trains."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,29 +11,13 @@ from robust.train import probe as probe_module
 from robust.train.pace import Pace
 
 from robustinfer.cli.console import duration
-from robustinfer.cli.main import main
 from robustinfer.cli.training_progress import TerminalWatcher
 from robustinfer.data import digits
 
-Command = Callable[..., tuple[int, str, str]]
+from ...commands import Robust
 
 
-@pytest.fixture
-def robust(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Runs `robust ARGUMENTS...` in this process: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["robust", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
-
-
-def test_recipes_are_listed_with_one_line_each(robust: Command) -> None:
+def test_recipes_are_listed_with_one_line_each(robust: Robust) -> None:
     code, out, err = robust("recipes")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == list(builtin_recipes())
@@ -48,7 +30,7 @@ def test_recipes_are_listed_with_one_line_each(robust: Command) -> None:
     assert set(json.loads(robust("recipes", "--json")[1])) == set(builtin_recipes())
 
 
-def test_the_template_for_a_folder_trains_on_one(robust: Command, tmp_path: Path) -> None:
+def test_the_template_for_a_folder_trains_on_one(robust: Robust, tmp_path: Path) -> None:
     images, labels = digits("train")
     for number in range(60):
         picture = tmp_path / "images" / "train" / str(labels[number] % 2) / f"{number}.png"
@@ -66,7 +48,7 @@ def test_the_template_for_a_folder_trains_on_one(robust: Command, tmp_path: Path
     assert Run.open(tmp_path / "runs" / "my-images").classes == ("0", "1")
 
 
-def test_a_template_overwrites_nothing(robust: Command, tmp_path: Path) -> None:
+def test_a_template_overwrites_nothing(robust: Robust, tmp_path: Path) -> None:
     (tmp_path / "folder.toml").write_text("mine")
     code, _, err = robust("recipes", "--new", "folder")
     assert (code, "folder.toml exists already" in err) == (2, True)
@@ -112,7 +94,7 @@ def test_a_resumed_training_counts_only_what_it_has_done(monkeypatch: pytest.Mon
     assert watcher.left() == "3 min left"
 
 
-def test_a_probe_says_what_it_times(robust: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_says_what_it_times(robust: Robust, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_module, "_time", lambda *arguments: 0.5)
     code, out, err = robust("train", "digits-l2", "--probe", "--device", "cpu")
     assert (code, out.count("times as fast")) == (0, 5)
@@ -120,7 +102,7 @@ def test_a_probe_says_what_it_times(robust: Command, monkeypatch: pytest.MonkeyP
     assert "5 of 5: bf16 + channels_last" in err
 
 
-def test_fine_tuning_from_the_command_line(robust: Command, tmp_path: Path) -> None:
+def test_fine_tuning_from_the_command_line(robust: Robust, tmp_path: Path) -> None:
     words = ("--set", "limit=128", "--set", "stages=1", "--set", "epochs=1", "--device", "cpu", "--threads", "1")
     assert robust("train", "digits-l2", "--out", "clean", "--set", "delta=0", *words)[0] == 0
     code, _, err = robust("train", "digits-l2", "--out", "tuned", "--from", "clean", *words)

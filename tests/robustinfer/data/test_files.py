@@ -4,19 +4,18 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from robustinfer import Card, Certificate, InputSpec, Predictor
 from robustinfer.certificate_file import certify_data, read_certificates
-from robustinfer.cli.main import app
 from robustinfer.data import choose_readable, load_images, unlabelled_images
 from robustinfer.data.splits import choose, first_of_each_class, is_class_by_class, split_groups
-from robustinfer.errors import ArgumentError, CertificateError, DataError, MissingDataError, RobustinferError
+from robustinfer.errors import ArgumentError, CertificateError, DataError, MissingDataError
+
+from ...commands import Robust
 
 CARD = Card(classes=("0", "1"), input=InputSpec(1, 2, 2))
 
@@ -34,10 +33,6 @@ def write_folder(root: Path, *, classes: tuple[str, ...] = ("0", "1"), count: in
 def model(linear_model: Callable[..., Path]) -> Path:
     weights = np.array([[0.0, 0, 0, 0], [1, 0, 0, 0]])
     return linear_model(weights, [0.3, 0], shape=(1, 2, 2), card=Card(CARD.classes, CARD.input, sigma=0.25))
-
-
-def robust(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 6, 19])
@@ -176,41 +171,41 @@ def test_two_images_are_too_few_to_divide(tmp_path: Path) -> None:
     assert len(load_images(f"folder:{folder}", CARD, split="all")) == 2
 
 
-def test_pictures_without_labels(model: Path, tmp_path: Path) -> None:
+def test_pictures_without_labels(robust: Robust, model: Path, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "set")
     (folder / "0" / ".hidden.png").write_bytes(b"thumbnail")
     assert len(unlabelled_images([folder, folder / "0" / "00.png"], CARD)) == 21
     answer = robust("certify", model, folder, "--n", 100, "--seed", 7, "--json")
-    assert answer.exit_code == 0, answer.output
-    printed = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert answer.code == 0, answer.err
+    printed = [json.loads(line) for line in answer.out.splitlines()]
     assert [line["file"] for line in printed] == sorted(str(file) for file in folder.glob("*/[0-9]*.png"))
     out = tmp_path / "answers.jsonl"
     answer = robust("certify", model, folder, "--n", 100, "--seed", 7, "--out", out, "--limit", 5)
-    assert answer.exit_code == 0, answer.output
+    assert answer.code == 0, answer.err
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line | {"seconds": 0} for line in lines] == [
         {key: value for key, value in line.items() if key != "plain"} | {"seconds": 0} for line in printed[:5]
     ]
     assert Certificate.from_json(lines[0]).n == 100
-    assert robust("certify", model, folder, "--n", 100, "--out", out).exit_code != 0, "nothing is written over"
+    assert robust("certify", model, folder, "--n", 100, "--out", out).code != 0, "nothing is written over"
     assert len(out.read_text().splitlines()) == 5
 
 
-def test_a_table_of_certificates(model: Path, tmp_path: Path) -> None:
+def test_a_table_of_certificates(robust: Robust, model: Path, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "set", count=3)
     (folder / "1" / "00.png").write_bytes(b"no picture")
     out = tmp_path / "answers.csv"
-    assert isinstance(robust("certify", model, folder, "--n", 100, "--out", out).exception, DataError)
+    assert robust("certify", model, folder, "--n", 100, "--out", out).code == DataError.exit_code
     assert not out.exists()
     answer = robust("certify", model, folder, "--n", 100, "--out", out, "--skip-unreadable", 1)
-    assert answer.exit_code == 0, answer.output
-    assert "left out: " in answer.stderr
-    assert "1/00.png" in answer.stderr
+    assert answer.code == 0, answer.err
+    assert "left out: " in answer.err
+    assert "1/00.png" in answer.err
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [Path(row["file"]).name for row in rows] == ["00.png", "01.png", "02.png", "01.png", "02.png"]
     assert float(rows[0]["radius"]) >= 0
     assert rows[0]["model"].startswith("sha256:")
-    assert isinstance(robust("certify", model, folder, "--out", "a.txt").exception, ArgumentError)
+    assert robust("certify", model, folder, "--out", "a.txt").code == ArgumentError.exit_code
 
 
 @pytest.mark.parametrize(
@@ -227,12 +222,12 @@ def test_a_table_of_certificates(model: Path, tmp_path: Path) -> None:
         ("train", "mnist-l2", "--data", "/does/not/exist"),
     ],
 )
-def test_what_is_not_there_is_a_misuse(words: tuple[str, ...], model: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_a_misuse(words: tuple[str, ...], robust: Robust, model: Path, tmp_path: Path) -> None:
     image = write_folder(tmp_path / "set") / "0" / "00.png"
     here = {"MODEL": str(model), "IMAGE": str(image), "FOLDER": str(tmp_path / "set")}
     answer = robust(*(here.get(word, word) for word in words))
-    assert isinstance(answer.exception, RobustinferError), answer.exception
-    assert answer.exception.exit_code == 2
+    assert answer.code == 2
+    assert answer.err.startswith("robust: ")
 
 
 def test_a_folder_of_digits_is_not_taken_for_digits(tmp_path: Path) -> None:
@@ -241,17 +236,19 @@ def test_a_folder_of_digits_is_not_taken_for_digits(tmp_path: Path) -> None:
         load_images(str(write_folder(tmp_path / "set")), trained)
 
 
-def test_report_finds_the_pictures_of_a_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_finds_the_pictures_of_a_folder(
+    robust: Robust, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_folder(tmp_path / "set")
     monkeypatch.chdir(tmp_path)
     answer = robust("certify", model, "--data", "folder:set", "--n", 100, "--limit", 6, "--out", "c.jsonl")
-    assert answer.exit_code == 0, answer.output
-    assert "all images are used" in answer.stderr
+    assert answer.code == 0, answer.err
+    assert "all images are used" in answer.err
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     pytest.importorskip("jinja2")
     answer = robust("report", tmp_path / "c.jsonl", "--model", model, "--out", "report.html")
-    assert answer.exit_code == 0, answer.output
-    assert "no gallery" not in answer.stderr
+    assert answer.code == 0, answer.err
+    assert "no gallery" not in answer.err
     answer = robust("verify", tmp_path / "c.jsonl", "--index", 11, "--model", model)
-    assert answer.exit_code == 0, answer.output
+    assert answer.code == 0, answer.err

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from robustinfer import Card, InputSpec
-from robustinfer.cli.main import app
 from robustinfer.data import DataSpec, find_data, load_images, open_source, parse_data, place_data
 from robustinfer.errors import DataError, MissingDataError
+
+from ...commands import Robust
 
 PIXELS = np.random.default_rng(5).integers(0, 256, (12, 4, 4, 3), dtype=np.uint8)
 
@@ -21,10 +21,6 @@ PIXELS = np.random.default_rng(5).integers(0, 256, (12, 4, 4, 3), dtype=np.uint8
 def save(number: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(PIXELS[number]).save(path)
-
-
-def robust(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_names_of_data_sets() -> None:
@@ -195,7 +191,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert np.array_equal(data.read(3), np.moveaxis(PIXELS[11], 2, 0))
 
 
-def test_the_command_describes_a_folder(tmp_path: Path) -> None:
+def test_the_command_describes_a_folder(robust: Robust, tmp_path: Path) -> None:
     for number in range(10):
         save(number, tmp_path / "set" / "train" / "ab"[number % 2] / f"{number}.png")
     for number, name in ((10, "a/x.png"), (1, "b/y.png")):
@@ -203,27 +199,27 @@ def test_the_command_describes_a_folder(tmp_path: Path) -> None:
     (tmp_path / "set" / "train" / "a" / "broken.png").write_bytes(b"no picture")
     sheet = tmp_path / "out" / "sheet.png"
     answer = robust("data", f"folder:{tmp_path / 'set'}", "--json", "--sheet", sheet)
-    assert answer.exit_code == 0, answer.output
-    found = json.loads(answer.stdout)
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
     assert found["parts"]["train"]["classes"] == {"a": 6, "b": 5}
     assert found["parts"]["train"]["sizes"] == {"4x4": 10}
     assert list(found["parts"]["train"]["unreadable"]) == ["train/a/broken.png"]
     assert found["across"] == ["test/b/y.png = train/b/1.png"]
     with Image.open(sheet) as picture:
         assert picture.size == (800, 128)
-    assert robust("data", f"folder:{tmp_path / 'set'}", "--max-unreadable", 0).exit_code == 1
+    assert robust("data", f"folder:{tmp_path / 'set'}", "--max-unreadable", 0).code == 1
     answer = robust("data", f"folder:{tmp_path / 'set'}", "--max-unreadable", 1)
-    assert answer.exit_code == 0, answer.output
-    assert "unreadable: 1" in answer.stdout
+    assert answer.code == 0, answer.err
+    assert "unreadable: 1" in answer.out
 
 
-def test_statistics_of_arrays(tmp_path: Path) -> None:
+def test_statistics_of_arrays(robust: Robust, tmp_path: Path) -> None:
     labels = np.arange(12) % 2
     np.savez(
         tmp_path / "a.npz", x_train=PIXELS, y_train=labels, group_train=labels, x_test=PIXELS[:2], y_test=labels[:2],
         group_test=[1, 7],
     )  # fmt: skip
-    found = json.loads(robust("data", f"npz:{tmp_path / 'a.npz'}", "--json").stdout)
+    found = json.loads(robust("data", f"npz:{tmp_path / 'a.npz'}", "--json").out)
     part = found["parts"]["train"]
     assert part["mean"] == pytest.approx((PIXELS / 255).mean(axis=(0, 1, 2)), abs=1e-4)
     assert part["std"] == pytest.approx((PIXELS / 255).std(axis=(0, 1, 2)), abs=1e-4)

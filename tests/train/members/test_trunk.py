@@ -22,6 +22,8 @@ from robustinfer.card import InputSpec
 from robustinfer.engines.inspection import inspect_model
 from robustinfer.errors import RecipeError, RunError
 
+from ..conftest import TINY
+
 SPEC = InputSpec(3, 32, 32)
 
 
@@ -81,26 +83,18 @@ def test_a_network_of_the_users_own_names_its_parts() -> None:
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return Recipe(
+    return TINY.replace(
         name="heads",
-        data="digits",
-        limit=192,
         architecture="cnn7-norm",
-        width=0.125,
         share="trunk",
         split=0,
         warm_start=False,
         stages=3,
-        epochs=1,
         growth=1.0,
-        batch=64,
-        delta=0.1,
         steps=1,
-        previous="exact",
-        betas="corrective",
+        refit=False,
         optimizer="muon",
-        learning_rate=0.01,
-        validation_images=50,
+        select="last",
     )
 
 
