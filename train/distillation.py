@@ -144,6 +144,9 @@ def distill(
 
 def student_recipe(run: Run, *, epochs: int | None = None) -> Recipe:
     """The recipe of a student: one stage, started afresh."""
+    smoothing = (
+        "gaussian" if run.recipe.smoothing == "cat-rs" else run.recipe.smoothing
+    )  # its targets are the ensemble's
     total = sum(run.recipe.stage_epochs(stage.number) for stage in run.stages)
     return run.recipe.replace(
         name=f"{run.recipe.name}-student",
@@ -153,6 +156,8 @@ def student_recipe(run: Run, *, epochs: int | None = None) -> Recipe:
         epochs=total if epochs is None else epochs,
         growth=1.0,
         own_loss=0.0,
+        smoothing=smoothing,
+        teacher="",
     )
 
 

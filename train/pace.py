@@ -16,7 +16,8 @@ from .machine.processes import Processes
 from .recipe import Recipe
 from .runs.journal import Journal
 from .runs.run import Run
-from .stage.objective import Objective, StageModel
+from .stage.objective import StageModel
+from .stage.registry import make_objective
 from .stage.schedule import run_cost
 from .stage.trainer import StageTrainer
 
@@ -89,12 +90,14 @@ def _trainer(recipe: Recipe, data: ImageData, processes: Processes) -> StageTrai
     member = run.fresh_member(seed=0, mean=mean, std=std)
     model = StageModel(member, beta=1.0, previous=torch.zeros(0), corrective=False, learn_beta=True)
     return StageTrainer(
-        Objective(recipe, model.to(processes.device).train(), None, precision=arithmetic(recipe, processes.device)),
+        make_objective(
+            recipe, model.to(processes.device).train(), None, precision=arithmetic(recipe, processes.device)
+        ),
         1,
         data=data,
         held_out=data,
         processes=Processes(processes.device),
         journal=Journal(Path(), write=False),
         folder=Path(),
-        fresh=True,
+        fresh=False,  # with delta at its full value: one that starts at 0 needs no attack, and no time for it
     )

@@ -21,7 +21,8 @@ from .recipe import Recipe
 from .runs.journal import Journal
 from .runs.run import Run
 from .stage.checks import check_stage
-from .stage.objective import Objective, StageModel
+from .stage.objective import StageModel
+from .stage.registry import make_objective
 from .stage.trainer import StageTrainer
 
 __all__ = ["Probe", "ProbeReport", "probe_options"]
@@ -118,7 +119,7 @@ def _time(recipe: Recipe, data: ImageData, device: torch.device, steps: int) -> 
     model = StageModel(member, beta=1.0, previous=past.betas.cpu(), corrective=True, learn_beta=True).to(device)
     with TemporaryDirectory() as folder:
         trainer = StageTrainer(
-            Objective(
+            make_objective(
                 recipe, model, past if recipe.booster == "greedy" else None, precision=arithmetic(recipe, device)
             ),
             2,

@@ -60,8 +60,9 @@ class Recipe:
     delta: float = number(0.1, "radius of the threat, in pixel units of [0,1]")
     smoothing: str = choice(
         "none",
-        ("none", "scores", "softmax", "gaussian"),
-        "none; scores averaged over noise (the paper); probabilities averaged (SmoothAdv); noise as augmentation only",
+        ("none", "scores", "softmax", "gaussian", "cat-rs"),
+        "none; scores averaged over noise (the paper); probabilities averaged (SmoothAdv); noise as augmentation only; "
+        "by each image's confidence (CAT-RS)",
     )
     sigma: float = number(0.0, "standard deviation of the smoothing noise, in pixel units; 0 without smoothing")
     noise_scale: float = number(
@@ -70,6 +71,13 @@ class Recipe:
     noise_samples: int = number(2, "noise vectors per image, the m of the smoothed objectives", low=1, high=256)
     consistency: float = number(
         0.0, "strength of consistency regularisation: noisy copies of an image should get the same answer", high=1000
+    )
+    confidence: float = number(
+        1.0, "cat-rs: strength of the attacked term, for images whose noisy copies are all right", high=1000
+    )
+    teacher: str = text(
+        "",
+        "cat-rs: run of a network trained with Gaussian noise that gives soft targets; else the ensemble so far does",
     )
 
     # The inner maximisation
@@ -252,6 +260,7 @@ def _check_threat(recipe: Recipe) -> None:
             "The field `consistency` compares noisy copies of an image: it needs smoothing and noise_samples of at "
             f"least 2; found smoothing = {recipe.smoothing!r} and noise_samples = {recipe.noise_samples}."
         )
+    _check_confidence(recipe)
     if recipe.attack == "n-fgsm" and (recipe.norm != "linf" or recipe.smoothed):
         raise RecipeError('N-FGSM is an linf attack: for l2 use attack = "pgd" with steps = 1.')
     if recipe.attack == "kept" and recipe.augment != "none":
@@ -269,6 +278,26 @@ def _check_threat(recipe: Recipe) -> None:
         raise RecipeError(
             'The field attack = "kept" moves a perturbation after each epoch, so that a stage of one epoch would '
             'meet none at all: raise `epochs` or `growth` until every stage has at least two, or set attack = "pgd".'
+        )
+
+
+def _check_confidence(recipe: Recipe) -> None:
+    if recipe.smoothing != "cat-rs":
+        if recipe.teacher:
+            raise RecipeError(
+                'The field `teacher` gives soft targets to smoothing = "cat-rs": set that, or no teacher.'
+            )
+        return
+    if recipe.noise_samples < 2:
+        raise RecipeError(
+            'The field smoothing = "cat-rs" counts which noisy copies of an image are right: it needs noise_samples of '
+            f"at least 2 (4 is usual); found {recipe.noise_samples}."
+        )
+    if recipe.consistency:
+        raise RecipeError('The field smoothing = "cat-rs" has a regulariser of its own: set consistency = 0.')
+    if recipe.booster == "minimax":
+        raise RecipeError(
+            'The field booster = "minimax" weighs examples itself: smoothing = "cat-rs" needs another one.'
         )
 
 

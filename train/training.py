@@ -62,6 +62,8 @@ def train(
     On a CPU under Linux the process keeps the memory it frees from now on, which makes steps faster.
     """
     recipe = recipe if start is None else start.adapted(recipe)
+    if recipe.teacher:  # a run may be resumed from another folder
+        recipe = recipe.replace(teacher=str(Path(recipe.teacher).resolve()))
     joined = join_processes(device, stop) if stop is not None else join_processes(device)
     deterministic = torch.backends.cudnn.flags(deterministic=True, benchmark=False)
     with joined as processes, deterministic, _threads_as_before():

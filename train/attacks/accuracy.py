@@ -48,7 +48,7 @@ class PgdAttack:
             restarts=restarts,
             sigma=recipe.sigma,
             copies=recipe.noise_samples if recipe.smoothed else 1,
-            smoothing="none" if recipe.smoothing == "gaussian" else recipe.smoothing,
+            smoothing="none" if recipe.smoothing in ("gaussian", "cat-rs") else recipe.smoothing,
         )
 
 

@@ -24,8 +24,10 @@ from ..recipe import Recipe
 from ..runs.checkpoint import Checkpoint
 from ..runs.journal import Journal
 from ..runs.run import Run
+from ..stage.confidence import soft_targets
 from ..stage.diagnostics import edge, stage_warnings, summarise
 from ..stage.objective import Objective, StageModel
+from ..stage.registry import make_objective
 from ..stage.trainer import StageTrainer
 from .betas import refit_betas, without_vanished
 
@@ -94,7 +96,9 @@ class Booster(ABC):
 
     def objective(self, model: StageModel, past: Ensemble | None) -> Objective:
         """What the next stage descends, complete."""
-        return Objective(self.recipe, model, past, precision=self.precision)
+        recipe, device = self.recipe, self.processes.device
+        targets = soft_targets(recipe, past, self.data, device) if recipe.smoothing == "cat-rs" else None
+        return make_objective(recipe, model, past, targets=targets, precision=self.precision)
 
     def _trainer(self, number: int) -> StageTrainer:
         past, fresh = self.past(number), self.starts_fresh(number)

@@ -4,6 +4,7 @@ from .checks import check_stage
 from .diagnostics import edge, stage_warnings, summarise, warning
 from .objective import Objective, StageModel
 from .perturbations import perturbation_bytes
+from .registry import make_objective
 from .schedule import run_cost, stage_cost
 from .trainer import StageTrainer
 
@@ -13,6 +14,7 @@ __all__ = [
     "StageTrainer",
     "check_stage",
     "edge",
+    "make_objective",
     "perturbation_bytes",
     "run_cost",
     "stage_cost",

@@ -95,12 +95,7 @@ class Objective:
         x = self.attack(batch, noise=noise, offsets=offsets, draws=draws, delta=delta, steps=steps)
         points = self._points(x, noise)
         with self.precision():
-            previous = self._repeat(offsets)
-            if self.past is not None and self.recipe.previous != "clean":
-                # The attack is over, unless this pass gives the step of a kept perturbation as well.
-                with torch.set_grad_enabled(points.requires_grad and self.recipe.previous == "exact"):
-                    previous = self._previous(points)
-            combined, own = (model or self.model)(points, previous)
+            combined, own = (model or self.model)(points, self._loss_previous(points, self._repeat(offsets)))
         loss = self._regularised_loss(combined, batch.labels)
         if self.recipe.own_loss:
             share = self.recipe.own_loss
@@ -127,11 +122,7 @@ class Objective:
         constant = self._repeat(offsets)
 
         def robust_loss(x: Tensor) -> Tensor:
-            points = self._points(x, noise)
-            with self.precision():
-                own = self.member(points).float()
-                previous = constant if self.past is None or recipe.previous != "exact" else self._previous(points)
-            return self._example_loss(self.model.combine(own, previous), batch.labels)
+            return self._example_loss(self._attacked_scores(self._points(x, noise), constant), batch.labels)
 
         with frozen(self.model):
             if recipe.attack == "n-fgsm" and steps == 1:
@@ -144,6 +135,21 @@ class Objective:
                 step=recipe.step_scale * delta / steps,
                 draws=draws if recipe.start == "random" else None,
             )
+
+    def _attacked_scores(self, points: Tensor, constant: Tensor | None) -> Tensor:
+        """f^(t-1) + beta f_w as the attack sees it; `constant` is what it takes for f^(t-1) unless that is exact."""
+        with self.precision():
+            own = self.member(points).float()
+            known = self.past is None or self.recipe.previous != "exact"
+            return self.model.combine(own, constant if known else self._previous(points))
+
+    def _loss_previous(self, points: Tensor, constant: Tensor | None) -> Tensor | None:
+        """f^(t-1) as the loss sees it, within its pass: the offsets, or the scores at the points that were found."""
+        if self.past is None or self.recipe.previous == "clean":
+            return constant
+        # The attack is over, unless this pass gives the step of a kept perturbation as well.
+        with torch.set_grad_enabled(points.requires_grad and self.recipe.previous == "exact"):
+            return self._previous(points)
 
     def _clean_offsets(self, batch: Batch, noise: Tensor | None) -> Tensor | None:
         """f_s(x) of each frozen member at the unperturbed image as it is in the batch, after its augmentation.
