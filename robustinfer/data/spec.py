@@ -28,6 +28,7 @@ KINDS: dict[str, str] = {
 
 IN_ROOT = ("mnist", "cifar10", "imagenet")  # a recipe names them; where they lie is said apart, `data/` by default
 _PLACED = ("folder", "npz", "csv", "gtsrb", "torchvision", "parquet")  # nothing without a place
+_SINGLE_FILES = ("npz", "csv")  # of which a folder may hold several: the one of this name is meant
 _GROUP = "?group="
 
 
@@ -116,4 +117,6 @@ def find_data(text: str, trained_on: str | None) -> DataSpec:
     if kind == "torchvision":
         name = str(trained_on).split(":")[1]
         return DataSpec(kind, f"{name}:{text}")
+    if kind in _SINGLE_FILES and Path(text).is_dir():
+        return DataSpec(kind, str(Path(text) / Path(parse_data(str(trained_on)).path).name))
     return DataSpec(kind, text)

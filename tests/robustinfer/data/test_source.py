@@ -45,6 +45,7 @@ def test_one_meaning_of_a_name(tmp_path: Path) -> None:
     assert place_data(f"folder:{here}", "digits") == place_data(here, "folder:x") == (f"folder:{here}", "data")
     assert place_data("not/there", "mnist", download=True) == ("mnist", "not/there")
     assert str(find_data(here, "torchvision:SVHN:elsewhere")) == f"torchvision:SVHN:{here}"
+    assert place_data(here, "npz:data/signs.npz") == (f"npz:{tmp_path / 'signs.npz'}", "data")
     for trained_on in ("digits", "mnist", "folder:x"):
         with pytest.raises(MissingDataError):
             place_data("not/there", trained_on)
