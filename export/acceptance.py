@@ -27,6 +27,7 @@ from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_
 from robustinfer.smoothing.domains import noise_name
 from robustinfer.smoothing.noise import add_noise
 
+from .cascade import CascadeReference
 from .fusion import EnsembleLike
 from .sampler.check import check_sampler
 
@@ -39,6 +40,7 @@ _ALPHA = 0.001
 _SEED = 0  # the noise is replayed, so that two exports of a run say the same
 _SIGMA = 0.25  # for a model that was not trained for noise
 _FLIPS = 0.01  # share of votes that may flip: a larger one, once proven, would take the worth out of certificates
+_UNDECIDED = 0.05  # share of samples that may be left out of the comparison of a cascade
 _BATCH = 64
 _ROWS = 4  # images that are scored alone and beside others
 
@@ -114,12 +116,12 @@ def accept(
         clean = images.pixels * np.float32(1 / 255)
         for first in range(0, len(clean), _BATCH):
             batch = clean[first : first + _BATCH]
-            comparison.add(batch, _reference(ensemble, card, batch), "image", first)
+            comparison.add(batch, *_reference(ensemble, card, batch, tolerance), "image", first)
         clean_flips = comparison.flips
         comparison.votes = comparison.flips = 0  # votes are compared on noise
         for image, first, noisy in noisy_copies(images, card.sigma or _SIGMA, samples):
-            scores = _reference(ensemble, card, noisy)
-            comparison.add(noisy, scores, f"image {image} under noise sample", first)
+            expected = _reference(ensemble, card, noisy, tolerance)
+            comparison.add(noisy, *expected, f"image {image} under noise sample", first)
             progress(len(noisy))
     comparison.judge(images.source, flips)
     if card.sampler:
@@ -155,15 +157,20 @@ def noisy_copies(images: Images, sigma: float, samples: int) -> Iterator[tuple[i
             yield index, first, noisy
 
 
-def _reference(ensemble: EnsembleLike, card: Card, batch: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The ensemble's scores, (N, K), or those of each member, (N, members, K), if the members of the file vote."""
+def _reference(
+    ensemble: EnsembleLike, card: Card, batch: npt.NDArray[np.float32], tolerance: float
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """The ensemble's scores, (N, K), or those of each member, (N, members, K), if the members of the file vote; and the
+    samples that are not compared: those which rounding sends one way or the other through a cascade."""
     image = torch.from_numpy(batch)
     if card.kind == "votes":
         scores = torch.stack([member(image) for member in ensemble.members], dim=1)
     else:
         scores = ensemble(image)
     array: npt.NDArray[np.float32] = scores.float().cpu().numpy()
-    return array
+    if isinstance(ensemble, CascadeReference) and math.isfinite(tolerance):
+        return array, ensemble.undecided(image, tolerance)
+    return array, np.zeros(len(batch), np.bool_)
 
 
 class _Comparison:
@@ -172,10 +179,17 @@ class _Comparison:
     def __init__(self, predictor: Predictor, card: Card, tolerance: float) -> None:
         self.predictor, self.card, self.tolerance = predictor, card, tolerance
         self.difference = self.largest = 0.0
-        self.votes = self.flips = 0
+        self.votes = self.flips = self.compared = self.undecided = 0
         self.where = ""
 
-    def add(self, batch: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], place: str, first: int) -> None:
+    def add(
+        self,
+        batch: npt.NDArray[np.float32],
+        expected: npt.NDArray[np.float32],
+        undecided: npt.NDArray[np.bool_],
+        place: str,
+        first: int,
+    ) -> None:
         try:
             found = self.predictor.engine.scores(batch)
         except RobustinferError as error:
@@ -191,6 +205,7 @@ class _Comparison:
             raise ExportError(f"The ensemble's scores are not finite ({place} {first} and the following).")
         gap = np.abs(found - expected)
         gap[~np.isfinite(gap)] = np.inf
+        gap[undecided] = 0.0
         worst = float(gap.max(initial=0.0))
         if worst > self.difference or not self.where:
             worst_at = np.unravel_index(int(gap.argmax()), gap.shape)
@@ -200,6 +215,8 @@ class _Comparison:
             )
             self.difference = worst
         self.largest = max(self.largest, float(np.abs(expected).max(initial=0.0)))
+        self.compared += len(batch)
+        self.undecided += int(undecided.sum())
         changed = found.argmax(-1) != expected.argmax(-1)
         if changed.ndim > 1:  # members see the same noise, so theirs is one observation: it flips if any of them does
             changed = changed.any(axis=1)
@@ -207,6 +224,12 @@ class _Comparison:
         self.flips += int(changed.sum())
 
     def judge(self, source: str, flips: float) -> None:
+        if self.undecided > _UNDECIDED * self.compared:
+            raise ExportError(
+                f"Rounding decides for {self.undecided} of {self.compared} samples when they leave the cascade, more "
+                f"than {_UNDECIDED:.0%}: its thresholds lie where the margins do. Ask for another agreement, or leave "
+                "--cascade out; no file was kept."
+            )
         if self.difference > self.tolerance * self.largest:
             raise ExportError(
                 f"The exported file differs from the ensemble by {self.difference:.2g}, more than {self.tolerance:g} "

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from robust.train.data.datasets import ImageData
     from robust.train.runs.run import Run
 
-__all__ = ["held_out_images", "run_card", "run_images"]
+__all__ = ["fitting_images", "held_out_images", "run_card", "run_images"]
 
 _COMPARED = 8  # test images acceptance compares on
-_MEASURED = 50  # test images on which two precisions are certified side by side
+_FITTED = 500  # held-out images on which the rule of a cascade is fitted
+_MEASURED = 50  # test images on which two files are certified side by side
 
 
 def run_card(
@@ -88,6 +89,17 @@ def held_out_images(run: "Run", root: str | os.PathLike[str], count: int = _MEAS
     chosen = _spread(data, count)
     images = Images(f"{run.recipe.data.partition(':')[0]}:test", data.take(chosen).numpy())
     return HeldOut(images, data.labels[chosen].numpy().astype(np.int64))
+
+
+def fitting_images(run: "Run", root: str | os.PathLike[str], count: int = _FITTED) -> Images | None:
+    """Images of the training data that the training held out, evenly over the whole; None if they are not at hand."""
+    data = _data(run, root, "train")
+    if data is None:
+        return None
+    _, held_out = data.split(run.recipe.validation)
+    return Images(
+        f"{run.recipe.data.partition(':')[0]}:train, held out", held_out.take(_spread(held_out, count)).numpy()
+    )
 
 
 def _spread(data: "ImageData", count: int) -> torch.Tensor:

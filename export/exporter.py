@@ -16,10 +16,13 @@ from robustinfer.files import replacing, sha256
 from robustinfer.voting import vote_betas
 
 from .acceptance import TOLERANCE, Images, accept, synthetic_images
-from .cards import held_out_images, run_card, run_images
+from .cards import fitting_images, held_out_images, run_card, run_images
+from .cascade import Rule
+from .cascade_file import CascadeFile, cascade_file, check_cascade
+from .cascade_fit import CascadeOptions
 from .fusion import EnsembleLike, Fused, fuse
 from .onnx_file import onnx_file
-from .precision import FLIPS, HeldOut, Precision, lower
+from .precision import FLIPS, HeldOut, Precision, certified_beside, check_precision, lower
 from .sampler.stream import sampler_domains, sampler_sigma
 from .torch_files import pt2_file, torchscript_file
 
@@ -79,6 +82,8 @@ def export_ensemble(
     precision: Precision = "float32",
     calibration: Images | None = None,
     held_out: HeldOut | None = None,
+    cascade: CascadeOptions | Rule | None = None,
+    fitting: Images | None = None,
     images: Images | None = None,
     samples: int = 1000,
     tolerance: float = TOLERANCE,
@@ -90,6 +95,8 @@ def export_ensemble(
     `opset` is that of an ONNX file. `images` are those acceptance compares on, `samples` the votes it compares.
     A `precision` of int8 or fp16 is for .onnx files: int8 is calibrated on noisy copies of the `calibration` images,
     and the certified accuracy of either on the `held_out` ones stands in the card beside that of the float file.
+    A `cascade` asks the members one after the other, by a rule that is fitted on noisy copies of the `fitting` images,
+    or given; it is in .onnx and .pt files, float32 or int8, with `held_out` as above.
     Nothing is left at `path` if anything fails, and a file that was there before stays.
     """
     target, chosen = Path(path), format_of(path, format)
@@ -99,14 +106,39 @@ def export_ensemble(
             f"A file of precision {precision} is an .onnx file without a sampler; found {target.name}"
             f"{' with one' if sampler else ''}."
         )
+    check_precision(precision)
+    if cascade is not None:
+        check_cascade(chosen, card, cascade, fitting=fitting, precision=precision)
     card = dataclasses.replace(card, sampler=sampler_domains(sampler_sigma(card)) if sampler else ())
-    build = _builder(chosen, _fuse(ensemble, card), card, sampler=sampler, opset=opset)
+    fused, reference = _fuse(ensemble, card), ensemble
     comparison: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "progress": progress}
     comparison["images"] = images or synthetic_images(card.input)
     if precision != "float32":
-        build, comparison["added"] = lower(precision, build, card, calibration=calibration, held_out=held_out)
         comparison |= {"flips": FLIPS[precision], "tolerance": math.inf}
-    return write_accepted(target, chosen, build, card, ensemble, **comparison)
+    written: dict[str, Any] = {"sampler": sampler, "opset": opset}
+    if cascade is not None:
+        with _exporting(chosen):
+            given: dict[str, Any] = {"fitting": fitting, "precision": precision, "calibration": calibration}
+            made = cascade_file(chosen, fused, ensemble, card, cascade, **given, **written)
+        build, card, reference = made.build, made.card, made.reference
+        comparison["added"] = made.facts | _beside(chosen, fused, made, held_out, opset=opset)
+    else:
+        build = _builder(chosen, fused, card, **written)
+        if precision != "float32":
+            build, comparison["added"] = lower(precision, build, card, calibration=calibration, held_out=held_out)
+    return write_accepted(target, chosen, build, card, reference, **comparison)
+
+
+def _beside(
+    format: Format, fused: Fused, made: CascadeFile, held_out: HeldOut | None, *, opset: int | None
+) -> dict[str, Any]:
+    """What a cascade certifies beside the plain file of the same members, if there are images to measure it on."""
+    if held_out is None or made.card.sigma is None:
+        return {}
+    card = dataclasses.replace(made.card, sampler=(), cascade=None)
+    plain = _builder(format, fused, card, sampler=False, opset=opset)(card)
+    suffix = next(suffix for suffix, name in _SUFFIXES.items() if name == format)
+    return {"held_out": certified_beside(plain, made.build(made.card), held_out, suffix=suffix)}
 
 
 def write_accepted(
@@ -174,8 +206,12 @@ def export_run(
     card = run_card(opened, ensemble, stages=stages, name=name, version=version, license=license, author=author)
     card = dataclasses.replace(card, kind="votes" if votes else "scores")
     chosen: dict[str, Any] = {"images": run_images(opened, data)}
-    if options.get("precision", "float32") != "float32":
+    lowered, cascade = options.get("precision", "float32") != "float32", options.get("cascade") is not None
+    if lowered:
         chosen["calibration"] = run_images(opened, data, split="train", count=_CALIBRATED, required=True)
+    if cascade:
+        chosen["fitting"] = fitting_images(opened, data)
+    if lowered or cascade:
         chosen["held_out"] = held_out_images(opened, data)
     return export_ensemble(ensemble, card, path, **{**chosen, **options})
 
@@ -209,12 +245,19 @@ def _fuse(ensemble: EnsembleLike, card: Card) -> Fused:
 
 
 def _builder(format: Format, fused: Fused, card: Card, *, sampler: bool, opset: int | None) -> Callable[[Card], bytes]:
-    try:
+    with _exporting(format):
         if format == "onnx":
             return onnx_file(fused, card, sampler=sampler, opset=opset)
         if format == "torchscript":
             return torchscript_file(fused, card, sampler=sampler)
         return pt2_file(fused, card)
+
+
+@contextlib.contextmanager
+def _exporting(format: Format) -> Iterator[None]:
+    """What the exporters say about an ensemble that they cannot export becomes a sentence."""
+    try:
+        yield
     except ExportError:
         raise
     except Exception as error:  # the exporters raise whatever a member's own code does to them

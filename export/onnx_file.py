@@ -4,11 +4,12 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx
 import onnx_ir as ir
 import torch
+from torch import Tensor, nn
 
 from robustinfer.card import CARD_KEY, Card
 from robustinfer.errors import ExportError
@@ -17,7 +18,7 @@ from robustinfer.version import __version__
 from .fusion import Fused
 from .sampler.onnx import attach_sampler
 
-__all__ = ["OPSETS", "onnx_file", "with_card"]
+__all__ = ["OPSETS", "finished", "onnx_file", "scores_graph", "with_card"]
 
 OPSETS = range(18, 24)
 """18 brought the bitwise operators the sampler needs; 23 is the newest that torch writes."""
@@ -27,10 +28,11 @@ _LIMIT = 2**31 - 1  # of a protobuf message; beyond it weights would have to lie
 
 def onnx_file(fused: Fused, card: Card, *, sampler: bool, opset: int | None) -> Callable[[Card], bytes]:
     """The ONNX file as a function of the card inside it."""
-    if opset is not None and opset not in OPSETS:
-        raise ExportError(f"An ONNX export is of opset {OPSETS[0]} to {OPSETS[-1]}; found {opset}.")
-    model = _export(fused, card, opset)
-    _strip(model)
+    return finished(scores_graph(fused, torch.zeros(2, *card.input.shape), opset=opset), card, sampler=sampler)
+
+
+def finished(model: ir.Model, card: Card, *, sampler: bool) -> Callable[[Card], bytes]:
+    """The ONNX file of a scores graph as a function of the card inside it."""
     if sampler:
         attach_sampler(model, card)
     model.producer_name, model.producer_version = "robustinfer", __version__
@@ -46,22 +48,28 @@ def onnx_file(fused: Fused, card: Card, *, sampler: bool, opset: int | None) -> 
     return lambda final: with_card(proto, final)
 
 
-def _export(fused: Fused, card: Card, opset: int | None) -> ir.Model:
+def scores_graph(
+    module: nn.Module, example: Tensor, *, opset: int | None, outputs: Sequence[str] = ("scores",)
+) -> ir.Model:
+    """A module as a graph with a free batch, from `image` to these outputs."""
+    if opset is not None and opset not in OPSETS:
+        raise ExportError(f"An ONNX export is of opset {OPSETS[0]} to {OPSETS[-1]}; found {opset}.")
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
     with _quiet():
         program = torch.onnx.export(
-            fused,
-            (torch.zeros(2, *card.input.shape),),
+            module,
+            (example,),
             dynamo=True,
             external_data=False,
             dynamic_shapes=({0: batch},),
             input_names=["image"],
-            output_names=["scores"],
+            output_names=list(outputs),
             opset_version=opset,
             verbose=False,
         )
     if program is None:
         raise ExportError("torch produced no ONNX program for this ensemble.")
+    _strip(program.model)
     return program.model
 
 

@@ -6,7 +6,7 @@ certified accuracy on held-out images is measured beside that of the float file,
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,9 +22,19 @@ from robustinfer.errors import ExportError
 from .acceptance import Images, noisy_copies
 from .onnx_file import with_card
 
-__all__ = ["FLIPS", "HeldOut", "Precision", "lower"]
+__all__ = [
+    "FLIPS",
+    "HeldOut",
+    "Precision",
+    "calibration_copies",
+    "certified_beside",
+    "check_precision",
+    "integers",
+    "lower",
+]
 
 Precision = Literal["float32", "int8", "fp16"]
+Pixels = npt.NDArray[np.float32]
 
 FLIPS = {"float32": 0.01, "int8": 0.1, "fp16": 0.01}
 """Share of votes on noise that may flip against the ensemble."""
@@ -55,36 +65,47 @@ def lower(
     int8 is static: its ranges are taken from noisy copies of the calibration images, which are what the graph will see,
     once and for all. (Dynamic quantisation takes them from each batch, so that scores would depend on neighbours.)
     """
-    if precision not in get_args(Precision):
-        raise ExportError(f"A precision is one of {', '.join(get_args(Precision))}; found {precision!r}.")
     model = onnx.load_from_string(build(card))
     facts: dict[str, Any] = {"precision": precision}
     if precision == "fp16":
         graph = _half(model)
     else:
-        if calibration is None:
-            raise ExportError(
-                "int8 is calibrated on noisy training images, and the data of this model is not at hand: name its "
-                "folder with --data (a run) or --images (a wrapped model)."
-            )
-        graph = _integers(model, calibration, card.sigma or _SIGMA)
-        facts["calibration"] = {"images": calibration.source, "count": len(calibration.pixels), "copies": _COPIES}
+        batches, facts["calibration"] = calibration_copies(calibration, card)
+        graph = integers(model, batches)
     lowered: Callable[[Card], bytes] = lambda final: with_card(graph, final)  # noqa: E731
     if held_out is not None and card.sigma is not None:
-        facts["held_out"] = _held_out(build(card), lowered(card), card, held_out)
+        facts["held_out"] = certified_beside(build(card), lowered(card), held_out)
     return lowered, facts
 
 
-def _integers(model: onnx.ModelProto, calibration: Images, sigma: float) -> onnx.ModelProto:
+def check_precision(precision: str) -> None:
+    """Refuse a precision that there is not."""
+    if precision not in get_args(Precision):
+        raise ExportError(f"A precision is one of {', '.join(get_args(Precision))}; found {precision!r}.")
+
+
+def calibration_copies(calibration: Images | None, card: Card) -> tuple[list[Pixels], dict[str, Any]]:
+    """Noisy copies of the calibration images, in batches, and what the card says about them."""
+    if calibration is None:
+        raise ExportError(
+            "int8 is calibrated on noisy training images, and the data of this model is not at hand: name its "
+            "folder with --data (a run) or --images (a wrapped model)."
+        )
+    copies = noisy_copies(calibration, card.sigma or _SIGMA, _COPIES * len(calibration.pixels))
+    facts = {"images": calibration.source, "count": len(calibration.pixels), "copies": _COPIES}
+    return [noisy for _, _, noisy in copies], facts
+
+
+def integers(model: onnx.ModelProto, batches: Iterable[Pixels]) -> onnx.ModelProto:
+    """A graph of one input in 8-bit integers, with the ranges that its values have on these batches."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     name = model.graph.input[0].name
-    batches = noisy_copies(calibration, sigma, _COPIES * len(calibration.pixels))
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self._batches: Iterator[dict[str, Any]] = ({name: noisy} for _, _, noisy in batches)
+            self._batches: Iterator[dict[str, Any]] = ({name: batch} for batch in batches)
 
         def get_next(self) -> dict[str, Any] | None:
             return next(self._batches, None)
@@ -119,12 +140,15 @@ def _half(model: onnx.ModelProto) -> onnx.ModelProto:
     return found
 
 
-def _held_out(plain: bytes, lowered: bytes, card: Card, held_out: HeldOut) -> dict[str, Any]:
-    """Certified accuracy at radius 0 and average certified radius of both files, on the same images and noise."""
+def certified_beside(plain: bytes, other: bytes, held_out: HeldOut, *, suffix: str = ".onnx") -> dict[str, Any]:
+    """Certified accuracy at radius 0 and average certified radius of two files, on the same images and noise.
+
+    `plain` is the file of the float32 ensemble, `other` the one that is being written.
+    """
     found: dict[str, Any] = {"images": held_out.images.source, "count": len(held_out.labels), "n": _HELD_OUT_N}
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in (("float32", plain), ("this file", lowered)):
-            path = Path(folder) / "model.onnx"
+        for name, content in (("float32", plain), ("this file", other)):
+            path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
             predictor = Predictor.load(path, device="cpu")
             radii = [

@@ -82,7 +82,8 @@ class Card:
     whoever wrapped it: its certificates hold as any others do, but it may abstain on nearly everything. `training`,
     `evaluation` and `parity` are for people and audits: the runtime does not read them. `baseline` is how certificates
     of held-out images turned out (`robustinfer.baseline`), for a server that watches for drift. `sampler` names the
-    domains of the sampler graph, if the file has one.
+    domains of the sampler graph, if the file has one. `cascade` says by which rule a graph asks its members one after
+    the other, and what that costs; a runtime need not know.
     """
 
     classes: tuple[str, ...]
@@ -100,6 +101,7 @@ class Card:
     parity: Mapping[str, Any] = field(default_factory=dict)
     license: str | None = None
     baseline: Mapping[str, Any] | None = None
+    cascade: Mapping[str, Any] | None = None
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -124,8 +126,9 @@ class Card:
         document = dataclasses.asdict(self) | {"input": self.input.to_json()}
         if self.noise_trained:
             del document["noise_trained"]
-        if self.baseline is None:
-            del document["baseline"]
+        for name in ("baseline", "cascade"):
+            if document[name] is None:
+                del document[name]
         return document
 
     def dumps(self) -> str:

@@ -1,6 +1,6 @@
 """`robust bench`: how fast a model answers on this machine."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,11 +45,22 @@ def command(
     given = Card.read(card) if card else None
     predictor = Predictor.load(model, device=device, threads=threads, card=given)
     inspection = inspect_model(model)
-    # Whole numbers are multiplied faster than floats: the limit of the matrix product is not theirs.
-    flops = None if "QuantizeLinear" in (inspection.operators or {}) else inspection.flops
+    # Whole numbers are multiplied faster than floats, and what a cascade computes depends on its images: the limit of
+    # the matrix product is not theirs.
+    limited = "QuantizeLinear" not in (inspection.operators or {}) and predictor.card.cascade is None
+    flops = inspection.flops if limited else None
     with progress("measuring", total=len(sizes) + 2) as advance:
         found = measure_throughput(predictor, flops=flops, batches=sizes, seconds=seconds, progress=advance)
     print_json(found.to_json()) if json else _print_table(found)
+    if predictor.card.cascade is not None and not json:
+        _say_cascade(predictor.card.cascade)
+
+
+def _say_cascade(cascade: Any) -> None:
+    from .inspect import members_asked
+
+    expected = f"expected: {members_asked(cascade)}; " if "members_asked" in cascade else ""
+    note(f"{expected}a cascade is faster or slower on other images, and these are random pixels")
 
 
 def _print_table(found: "Throughput") -> None:

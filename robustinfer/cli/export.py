@@ -68,6 +68,25 @@ def command(
             help="float32; int8, calibrated on noisy training images, smaller and often faster on CPUs; fp16 for GPUs."
         ),
     ] = "float32",
+    cascade: Annotated[
+        bool,
+        typer.Option(
+            "--cascade",
+            help="Ask the members one after the other: a sample leaves as soon as it is settled. Fitted on noisy "
+            "held-out images; a classifier of its own, certified as such.",
+        ),
+    ] = False,
+    agreement: Annotated[
+        float | None,
+        typer.Option(
+            help="With --cascade: share of noisy samples that keep the label of the plain ensemble.",
+            show_default="0.99",
+        ),
+    ] = None,
+    consensus: Annotated[
+        int | None,
+        typer.Option(help="With --cascade: leave after K members that agree, instead of by margins.", metavar="K"),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; the recipe's by default.")] = None,
     version: Annotated[str, typer.Option(help="Version of the model.")] = "1",
     license: Annotated[str | None, typer.Option(help="Licence of the model, such as CC-BY-4.0.")] = None,
@@ -90,6 +109,10 @@ def command(
 
     [bold]robust export runs/digits --out digits.onnx --sampler[/bold]
 
+    With --cascade the file asks most samples of few members, and is that much faster (robust inspect says of how many).
+
+    [bold]robust export runs/digits --out digits.onnx --cascade --precision int8[/bold]
+
     With --members, networks that you have (made model files by robust wrap) become one ensemble without training: their
     scores are averaged, or weighed by betas that are fitted on images that none of them was trained on.
 
@@ -107,7 +130,7 @@ def command(
             "data": data,
         }
         about = {"name": name, "version": version, "license": license, "author": author, "samples": samples}
-        _refuse_foreign(format, stages, opset)
+        _refuse_foreign(format, stages, opset, cascade=cascade or agreement is not None or consensus is not None)
         _join(sources, out, json=json, options={**options, **about, "votes": bool(votes), "sampler": sampler})
         return
     if members:
@@ -123,6 +146,7 @@ def command(
         "members": votes,
         "opset": opset,
         "precision": precision,
+        "cascade": _cascade(cascade, agreement, consensus),
         "name": name,
         "version": version,
         "license": license,
@@ -153,13 +177,31 @@ def _run(sources: list[Path], *, members: bool) -> Path | None:
     return None
 
 
-def _refuse_foreign(format: str | None, stages: int | None, opset: int | None) -> None:
+def _refuse_foreign(format: str | None, stages: int | None, opset: int | None, *, cascade: bool) -> None:
     from ..errors import ArgumentError
 
     given = {"--stages": stages is not None, "--opset": opset is not None, "--format": format not in (None, "onnx")}
+    given["--cascade"] = cascade
     for option, found in given.items():
         if found:
             raise ArgumentError(f"{option} is for runs; with --members one .onnx file is made of .onnx files.")
+
+
+def _cascade(wanted: bool, agreement: float | None, consensus: int | None) -> Any:
+    """What the file is to be as a cascade, or None if it shall be none."""
+    from ..errors import ArgumentError
+
+    if not wanted:
+        if agreement is not None or consensus is not None:
+            raise ArgumentError("--agreement and --consensus are for cascades: add --cascade, or leave them out.")
+        return None
+    if agreement is not None and consensus is not None:
+        raise ArgumentError("Samples leave by margins, fitted to --agreement, or by --consensus: name one of the two.")
+    from robust.export import CascadeOptions
+
+    if consensus is not None:
+        return CascadeOptions(consensus=consensus)
+    return CascadeOptions() if agreement is None else CascadeOptions(agreement=agreement)
 
 
 def _numbers(words: str | None) -> list[float] | None:
@@ -199,13 +241,20 @@ def _show(exported: Any, *, json: bool) -> None:
     if json:
         print_json(exported.to_json())
         return
-    parity = exported.card.parity
+    parity, cascade = exported.card.parity, exported.card.cascade
     if measured := parity.get("held_out"):
-        plain, lowered = measured["float32"], measured["this file"]
+        plain, this = measured["float32"], measured["this file"]
+        words = f"{'a cascade ' if cascade else ''}in {parity.get('precision', 'float32')}"
         print_text(
-            f"certified accuracy {lowered['certified_accuracy']:.1%} and ACR {lowered['acr']:.3f} in "
-            f"{parity['precision']}, {plain['certified_accuracy']:.1%} and {plain['acr']:.3f} in float32 "
+            f"certified accuracy {this['certified_accuracy']:.1%} and ACR {this['acr']:.3f} as {words}, "
+            f"{plain['certified_accuracy']:.1%} and {plain['acr']:.3f} as the plain file in float32 "
             f"({measured['count']} held-out images)"
+        )
+    if cascade:
+        print_text(
+            f"asks {cascade['members_asked']:.2f} of {len(cascade['order'])} members per sample; "
+            f"{cascade['agreement']:.1%} of samples have the plain ensemble's label ({cascade['judged']} images that "
+            f"took no part in the fit, {cascade['images']})"
         )
     print_text(f"{exported.path}: {exported.bytes:,} bytes, {len(exported.card.members)} members, {exported.digest}")
     print_text(

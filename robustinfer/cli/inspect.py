@@ -49,6 +49,12 @@ def _rows(inspection: "Inspection") -> list[tuple[str, str]]:
         rows.append(("parameters", f"{inspection.parameters:,}"))
     if inspection.flops is not None:
         rows.append(("cost", f"{inspection.flops / 1e6:,.2f} MFLOP per sample"))
+        if inspection.expected_flops not in (None, inspection.flops):
+            rows[-1] = (
+                "cost",
+                f"{inspection.expected_flops / 1e6:,.2f} MFLOP per sample on average, at most "
+                f"{inspection.flops / 1e6:,.2f}",
+            )
     if inspection.operators is None:
         rows.append(("graph", 'not read: pip install "robustinfer[train]" for operators and cost'))
     return rows
@@ -68,12 +74,32 @@ def _card_rows(card: Any) -> list[tuple[str, str]]:
         ("threat", "none" if card.threat is None else f"{card.threat.norm}, delta {card.threat.delta:g}"),
         ("sampler", ", ".join(card.sampler) or "none"),
     ]
+    if card.cascade is not None:
+        rows.append(("cascade", _cascade(card.cascade)))
     rows += [(f"member {member.stage}", f"{member.architecture}, beta {member.beta:g}") for member in card.members]
     for label, facts in (("training", card.training), ("evaluation", card.evaluation), ("parity", card.parity)):
         plain = {key: value for key, value in facts.items() if not isinstance(value, dict | list)}
         if plain:
             rows.append((label, ", ".join(f"{key} {value}" for key, value in plain.items())))
     return rows
+
+
+def _cascade(cascade: Any) -> str:
+    """The rule in words, and what the fit found."""
+    order = ", ".join(map(str, cascade["order"]))
+    if cascade["rule"] == "consensus":
+        rule = f"stages {order}; a sample leaves after {cascade['consensus']} members that agree"
+    else:
+        limits = ", ".join("never" if limit is None else f"{limit:.4g}" for limit in cascade["thresholds"])
+        rule = f"stages {order}; a sample leaves at margins above {limits}"
+    if "members_asked" not in cascade:
+        return rule
+    return f"{rule}; {members_asked(cascade)}, {cascade['agreement']:.1%} of labels as the plain ensemble's"
+
+
+def members_asked(cascade: Any) -> str:
+    """How many members are asked per sample, in words."""
+    return f"{cascade['members_asked']:.2f} of {len(cascade['order'])} members asked per sample"
 
 
 def _sigma(card: Any) -> str:

@@ -24,7 +24,8 @@ _FORMATS = {".onnx": "ONNX", ".pt": "TorchScript", ".pt2": "torch.export"}
 @dataclass(frozen=True)
 class Inspection:
     """A model file, described. `operators` counts the nodes of the scores graph and `sampler_operators` those of the
-    sampler's branches; `flops` is the cost of one image, two per multiply-add of a convolution or matrix product.
+    sampler's branches; `flops` is the cost of one image, two per multiply-add of a convolution or matrix product, and
+    in a cascade that of an image which all members are asked of.
     The three and `parameters` are None where the package that reads the graph (onnx, or torch) is not installed.
     """
 
@@ -39,9 +40,19 @@ class Inspection:
     flops: int | None = None
     opset: int | None = None
 
+    @property
+    def expected_flops(self) -> float | None:
+        """The cost of one sample, on average: less than `flops` for a cascade whose card says who is asked."""
+        cascade = self.card.cascade if self.card else None
+        if not cascade or "reached" not in cascade:
+            return self.flops
+        own = sum(cost * share for cost, share in zip(cascade["flops"]["members"], cascade["reached"], strict=True))
+        return float(cascade["flops"]["shared"] + own)
+
     def to_json(self) -> dict[str, Any]:
         """The description as a JSON object."""
-        return dataclasses.asdict(self) | {"card": self.card.to_json() if self.card else None}
+        card = self.card.to_json() if self.card else None
+        return dataclasses.asdict(self) | {"card": card, "expected_flops": self.expected_flops}
 
 
 def inspect_model(path: str | os.PathLike[str]) -> Inspection:
@@ -172,7 +183,9 @@ def _torch_figures(file: Path, card: Card | None) -> dict[str, Any]:
     except Exception as error:  # torch raises whatever its readers raise
         raise ModelFileError(f"{file} is damaged, or not a {file.suffix} model: {first_line(error)}.") from error
     figures: dict[str, Any] = {"operators": dict(kinds.most_common()), "parameters": parameters}
-    if card is not None:
+    if card is not None and card.cascade is not None:  # one image would not reach all members
+        figures["flops"] = card.cascade["flops"]["shared"] + sum(card.cascade["flops"]["members"])
+    elif card is not None:
         with FlopCounterMode(display=False) as counter, torch.inference_mode():
             module(torch.zeros(1, *card.input.shape))
         figures["flops"] = counter.get_total_flops()
@@ -181,11 +194,20 @@ def _torch_figures(file: Path, card: Card | None) -> dict[str, Any]:
 
 def _scripted(torch: Any, file: Path) -> tuple[Any, "Counter[str]", int]:
     module: Any = torch.jit.load(str(file), map_location="cpu")
-    nodes = list(module.forward.graph.nodes())
+    nodes = list(_nested(module.forward.graph))
     kinds = Counter(node.kind().removeprefix("aten::") for node in nodes if node.kind().startswith("aten::"))
-    constants = [node.t("value") for node in nodes if node.kind() == "prim::Constant" and node.kindOf("value") == "t"]
+    known = [node for node in nodes if node.kind() == "prim::Constant" and node.hasAttribute("value")]  # None has none
+    constants = [node.t("value") for node in known if node.kindOf("value") == "t"]
     weights = [tensor for tensor in (*constants, *module.parameters()) if tensor.is_floating_point()]
     return module, kinds, sum(tensor.numel() for tensor in weights)
+
+
+def _nested(graph: Any) -> Iterable[Any]:
+    """The nodes of a TorchScript graph and of its branches."""
+    for node in graph.nodes():
+        yield node
+        for block in node.blocks():
+            yield from _nested(block)
 
 
 def _exported(torch: Any, file: Path) -> tuple[Any, "Counter[str]", int]:
