@@ -44,16 +44,19 @@ class Application:
         max_body: int,
         read_seconds: float,
         page: Sequence[BaseRoute] = (),
+        tracing: Tracing | None = None,
     ) -> None:
         self.counters = dict(counters)
         self._has_page = bool(page)
         self._bodies = Bodies(limit=max_body, seconds=read_seconds)
-        router = Router([*self._routes(), *page], redirect_slashes=False, default=_nowhere)
+        self.routes = self._routes()
+        """All addresses but those of the page."""
+        router = Router([*self.routes, *page], redirect_slashes=False, default=_nowhere)
         self.gate = Gate(
             router,
             state=state,
             metrics=Metrics(_baselines(self.counters)),
-            tracing=Tracing(),
+            tracing=tracing or Tracing(),
             max_body=max_body,
             is_public=self._is_public,
         )
@@ -178,7 +181,7 @@ class Application:
         return JSONResponse({"status": "Healthy", "live": True})
 
     async def _openapi(self, request: Request) -> Response:
-        return JSONResponse(openapi.document())
+        return JSONResponse(openapi.document("asgi"))
 
     async def _models(self, request: Request) -> Response:
         models = [{"name": name, "version": counter.version} for name, counter in self.counters.items()]

@@ -108,7 +108,8 @@ class AsgiLauncher(BaseLauncher):
             page=self.options.page,
         )
         write_text(folder / SETTINGS_FILE, settings.dumps())
-        environment = inherited(os.environ, also=self.options.environment) | {
+        traces = [name for name in os.environ if name.startswith("OTEL_")]  # meant for whoever answers requests
+        environment = inherited(os.environ, also=[*self.options.environment, *traces]) | {
             ENVIRONMENT: str(folder / "state"),
             DIRECTORY: str(counts),
             "TMPDIR": str(folder),

@@ -1,13 +1,16 @@
 """OpenTelemetry traces, where its SDK is installed and the operator has said where they go.
 
-That is OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_TRACES_EXPORTER=console. Otherwise nothing is recorded, and nothing is sent
-to anybody.
+That is OTEL_EXPORTER_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT), or OTEL_TRACES_EXPORTER=console. Otherwise
+nothing is recorded, and nothing is sent to anybody.
 """
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+
+from ..service import logs
 
 if TYPE_CHECKING:
     from .gate import Visit
@@ -16,10 +19,29 @@ __all__ = ["Tracing"]
 
 
 class Tracing:
-    """Spans of requests: one per request, a child of the caller's if its headers name one."""
+    """Spans of requests: one per request, a child of the caller's if its headers name one. Without a provider, none."""
 
-    def __init__(self) -> None:
-        self._tracer = _tracer()
+    def __init__(self, provider: Any = None) -> None:
+        self._provider = provider
+        self._tracer = None if provider is None else provider.get_tracer("robust.serve")
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "Tracing":
+        """Traces go where the variables of OpenTelemetry say."""
+        endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        console = environment.get("OTEL_TRACES_EXPORTER") == "console"
+        if not console and not any(environment.get(name) for name in endpoints):
+            return cls()
+        try:
+            return cls(_provider(console=console))
+        except ImportError as error:  # answers matter more than traces
+            logs.record("no traces", reason=f"{error}: install opentelemetry-sdk and opentelemetry-exporter-otlp.")
+            return cls()
+
+    def close(self) -> None:
+        """Send what is not sent yet."""
+        if self._provider is not None:
+            self._provider.shutdown()
 
     @contextlib.contextmanager
     def span(self, visit: "Visit", method: str) -> Iterator[None]:
@@ -39,9 +61,12 @@ class Tracing:
     def note(self, *, model: str, mode: str, status: int, samples: int) -> None:
         """What came out, on the span of the request in work."""
         if self._tracer is not None:
-            from opentelemetry.trace import get_current_span
+            from opentelemetry.trace import StatusCode, get_current_span
 
-            get_current_span().set_attributes(
+            span = get_current_span()
+            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                span.set_status(StatusCode.ERROR)
+            span.set_attributes(
                 {
                     "robust.model": model,
                     "robust.mode": mode,
@@ -51,26 +76,17 @@ class Tracing:
             )
 
 
-def _tracer() -> Any:
-    """A tracer that exports, or None."""
-    console = os.environ.get("OTEL_TRACES_EXPORTER") == "console"
-    if not console and "OTEL_EXPORTER_OTLP_ENDPOINT" not in os.environ:
-        return None
-    try:
-        from opentelemetry import trace
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+def _provider(*, console: bool) -> Any:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
-        if console:
-            exporter: Any = ConsoleSpanExporter()
-        else:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    if console:
+        exporter: Any = ConsoleSpanExporter()
+    else:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-            exporter = OTLPSpanExporter()
-    except ImportError:
-        return None
+        exporter = OTLPSpanExporter()
     provider = TracerProvider(resource=Resource.create({"service.name": "robust-serve"}))
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return trace.get_tracer("robust.serve")
+    return provider

@@ -32,6 +32,7 @@ from ..service.state import State
 from .application import Application
 from .connections import limited
 from .counter import Counter
+from .tracing import Tracing
 
 __all__ = ["CANNOT_START", "SETTINGS_FILE", "WorkerSettings", "main"]
 
@@ -87,6 +88,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings, folder: Path, number: int) -> None:
         self._state = State(folder / "state")
         self._parent = os.getppid()
+        self._tracing = Tracing.of_environment()
         self._progress: tuple[Any, ...] = ()
         self._progress_at = time.monotonic()
         readers = ThreadPoolExecutor(2, "reader")
@@ -103,6 +105,7 @@ class Worker:
             max_body=settings.limits["max_body"],
             read_seconds=settings.read_timeout,
             page=_page(settings, counters, self._state) if settings.page else (),
+            tracing=self._tracing,
         )
         self._server = uvicorn.Server(_configuration(self.application, settings))
 
@@ -113,6 +116,7 @@ class Worker:
             await self._server.serve([listener])
         finally:
             watching.cancel()
+            self._tracing.close()
 
     async def _watch(self) -> None:
         tests = {name: asyncio.create_task(self._test(counter)) for name, counter in self.application.counters.items()}

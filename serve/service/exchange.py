@@ -47,7 +47,7 @@ class Incoming:
         word = bytes(mode).decode(errors="replace") if isinstance(mode, (bytes, bytearray)) else ""
         if word in _ENDPOINTS:
             return word
-        fields = {name for name, value in self.data.items() if name != "body" or value}
+        fields = {name for name, value in self.data.items() if name != "body" or value} - {"model_name"}
         empty = not fields and "content-type" not in self.headers
         return "metadata" if empty and self.headers.get("content-length", "0") == "0" else None
 

@@ -45,8 +45,9 @@ def test_tokens_keys_environment_and_silent_clients(tiny: Path, image: Array, tm
     token_file.write_text(TOKEN)
     config.write_text("read_timeout = 1.0\nconnections = 20\n")
     foreign = {"DATABASE_URL": "postgres://user:word@host/base", "http_proxy": "http://127.0.0.1:9"}
+    traced = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "3600000"}  # at the end, or never
     options = ("--token-file", str(token_file), "--config", str(config), "--sign-key", str(tmp_path / "release.key"))
-    with serving(tmp_path, str(tiny), *options, environment=foreign, engine="asgi") as server:
+    with serving(tmp_path, str(tiny), *options, environment=foreign | traced, engine="asgi") as server:
         (worker,) = server.workers()
         inherited = Path(f"/proc/{worker}/environ").read_bytes().decode()
         assert not [word for word in (*foreign, "ROBUST_SERVE_TOKEN=") if word in inherited]
@@ -79,6 +80,9 @@ def test_tokens_keys_environment_and_silent_clients(tiny: Path, image: Array, tm
         eventually(lambda: server.workers() not in ([], [worker]))
         assert status(server, image, None) == 401
         assert status(server, image, "another-token-for-tests-0123456789") == 401
+        assert server.stop() == 0
+        # The spans of the second worker's requests are out before it ends.
+        assert server.log.read_text().count("robust.request_id") >= 2
 
 
 def test_a_worker_that_cannot_come_back_ends_the_server_with_a_reason(tiny: Path, tmp_path: Path) -> None:

@@ -51,4 +51,4 @@ def test_a_truth_value_is_true_or_false(text: str, found: str) -> None:
 
 def test_the_openapi_document_has_the_settings_of_today() -> None:
     """If this fails, run `python -m robust.serve.service.openapi`."""
-    assert openapi.filled(openapi.document()) == openapi.document()
+    assert openapi.filled(openapi.whole_document()) == openapi.whole_document()

@@ -13,12 +13,12 @@ import pytest
 import robust.serve.service.fields as fields
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from robust.serve.service import limits
+from robust.serve.service import openapi
 
 from ..conftest import Server, serving
 from .test_reading import npy, picture
 
-DOCUMENT = json.loads((Path(limits.__file__).parent / "openapi.json").read_text())
+DOCUMENT = openapi.whole_document()
 LOOSE = settings(
     deadline=None,
     database=None,
@@ -32,8 +32,8 @@ def test_the_document_has_the_fields_the_server_reads() -> None:
     assert set(schemas["Request"]["properties"]) == {"image", "dtype", *fields.FIELDS}
     assert set(schemas["Form"]["properties"]) == {"image", *fields.FIELDS}
     assert set(schemas["InferRequest"]["properties"]["parameters"]["properties"]) == set(fields.FIELDS)
-    query = DOCUMENT["paths"]["/models/{model}/invoke"]["post"]["parameters"]
-    assert {parameter["name"] for parameter in query} == set(fields.FIELDS)
+    query = DOCUMENT["components"]["parameters"]
+    assert set(query) - {"model", "version", "model_name", "stream"} == set(fields.FIELDS)
     for name, field in fields.FIELDS.items():
         if isinstance(field.kind, tuple):
             assert set(schemas["Request"]["properties"][name]["enum"]) == set(field.kind)
