@@ -109,6 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _TOGETHER = {
     "tests/serve/deploy/test_proxy.py": "server",
     "tests/serve/service/test_fuzz.py": "server",
+    "tests/serve/service/test_openapi.py": "server",
     "tests/serve/asgi/test_protocols.py": "server",
     "tests/serve/test_client.py": "server",
     "tests/serve/test_server.py": "server",

@@ -103,6 +103,7 @@ class AsgiLauncher(BaseLauncher):
             queue=self.options.waiting,
             connections=self.options.connections,
             read_timeout=self.options.read_timeout,
+            watch_timeout=self.options.watch_timeout,
             sign=self.key is not None,
             trusted_proxies=self.options.trusted_proxies,
             page=self.options.page,
@@ -156,7 +157,7 @@ class AsgiLauncher(BaseLauncher):
 
     def _check_alive(self) -> None:
         for worker in self._workers:
-            worker.look(self.options.watch_timeout)
+            worker.look(self.options.watch_timeout, self.options.startup_timeout)
 
     def _is_live(self) -> bool:
         return True  # this process ends as soon as it has given up

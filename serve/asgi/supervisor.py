@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from .worker import CANNOT_START
 
 __all__ = ["Supervisor"]
 
-_DEATHS = 5  # so many ...
-_WITHIN = 60.0  # ... within so many seconds are too many
+_DEATHS = 5  # so many in a row are too many, ...
+_SHORT_LIFE = 60.0  # ... of workers that were well for less than so many seconds
 
 
 class Supervisor:
@@ -32,7 +31,8 @@ class Supervisor:
         self._folder = folder
         self._environment = dict(environment)
         self._state = state
-        self._deaths: deque[float] = deque(maxlen=_DEATHS)
+        self._short_lives = 0
+        self._began = 0.0
         self._process = self._start()
 
     @property
@@ -49,22 +49,27 @@ class Supervisor:
         """Whether the worker is there and well."""
         return not self.has_ended and self._state.seconds_since_well(self.pid) < patience
 
-    def look(self, patience: float) -> None:
-        """Replace the worker if it is dead, or has not been well for `patience` seconds since it was; or give up."""
+    def look(self, patience: float, startup: float) -> None:
+        """Replace the worker if it is dead, or hangs; give up if its predecessors did not live long either.
+
+        It hangs if it was well and then not for `patience` seconds, or never within `startup` seconds.
+        """
         code = self._process.exit_code()
-        age = self._state.seconds_since_well(self.pid)
-        if code is None and (age == float("inf") or age < patience):
+        age, life = self._state.seconds_since_well(self.pid), time.monotonic() - self._began
+        was_well = age < float("inf")
+        if code is None and (age < patience if was_well else life < startup):
             return
-        reason = _reason(code) if code is not None else f"made no progress for {age:.0f} s"
+        hung = f"made no progress for {age:.0f} s" if was_well else f"was not ready after {life:.0f} s"
+        reason = _reason(code) if code is not None else hung
         self._process.stop(patience=0.0)
         logs.announce("worker lost", worker=self._number, pid=self.pid, reason=reason)
-        now = time.monotonic()
         if code == CANNOT_START:
             raise ServeError("A worker cannot start; the lines above say why.")
-        self._deaths.append(now)
-        if len(self._deaths) == _DEATHS and now - self._deaths[0] < _WITHIN:
+        self._short_lives = self._short_lives + 1 if not was_well or life - age < _SHORT_LIFE else 0
+        if self._short_lives == _DEATHS:
             raise ServeError(
-                f"A worker died {_DEATHS} times within {now - self._deaths[0]:.0f} s, at last it {reason}: giving up."
+                f"A worker died {_DEATHS} times in a row, each time within {_SHORT_LIFE:.0f} s of its start; "
+                f"at last it {reason}: giving up."
             )
         self._process = self._start()
 
@@ -73,6 +78,7 @@ class Supervisor:
         self._process.stop(patience=2.0)
 
     def _start(self) -> OwnedProcess:
+        self._began = time.monotonic()
         command = [
             sys.executable,
             "-m",

@@ -42,7 +42,7 @@ CANNOT_START = 3
 
 _TICK = 0.05  # seconds between two looks at the state folder
 _IDLE = 10.0  # seconds after which an idle model makes a prediction, to see that it still can
-_STUCK = 30.0  # seconds an engine may work without a vote coming in
+_STUCK = 30.0  # seconds an engine may work without a vote coming in; less, if the watch has less patience
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class WorkerSettings:
     queue: int
     connections: int
     read_timeout: float
+    watch_timeout: float
     sign: bool
     trusted_proxies: tuple[str, ...]
     page: bool
@@ -91,6 +92,7 @@ class Worker:
         self._tracing = Tracing.of_environment()
         self._progress: tuple[Any, ...] = ()
         self._progress_at = time.monotonic()
+        self._stuck = min(_STUCK, settings.watch_timeout)
         readers = ThreadPoolExecutor(2, "reader")
         counters = {}
         for model in settings.models:
@@ -142,7 +144,7 @@ class Worker:
         progress = tuple((counter.answered, counter.drawn) for counter in counters)
         if progress != self._progress or all(counter.drawn is None for counter in counters):
             self._progress, self._progress_at = progress, time.monotonic()
-        return time.monotonic() - self._progress_at < _STUCK
+        return time.monotonic() - self._progress_at < self._stuck
 
     async def _test(self, counter: Counter) -> None:
         """Make a prediction from time to time, where no client asks for one."""
@@ -173,8 +175,9 @@ def _page(settings: WorkerSettings, counters: Mapping[str, Counter], state: Stat
     from ..page.routes import PageModel, page_routes
 
     paths = {model["name"]: Path(model["path"]) for model in settings.models}
+    desks = {name: counter.desk for name, counter in counters.items()}
     models = {
-        name: PageModel(counter.desk.predictor, paths[name], counter.desk.limits) for name, counter in counters.items()
+        name: PageModel(desk.predictor, paths[name], desk.limits, desk.decoder.decode) for name, desk in desks.items()
     }
     return page_routes(models, permits=state.permits)
 

@@ -18,7 +18,7 @@ from robustinfer import Predictor
 from robustinfer.settings import SETTINGS
 
 from ..service.limits import Limits
-from ..service.reading import read
+from ..service.reading import Decode, read
 from ..service.refusals import Refusal, refusal_of
 from .material import Material, material_beside
 from .prices import ALPHAS, SIZES, prices
@@ -52,11 +52,15 @@ _READ_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class PageModel:
-    """A served model as the page needs it: its predictor, its file and the server's limits."""
+    """A served model as the page needs it: its predictor, its file and the server's limits.
+
+    `decode` turns the bytes of a picture into pixels: the server's own way, which has a limit of time.
+    """
 
     predictor: Predictor
     path: Path
     limits: Limits
+    decode: Decode | None = None
 
 
 def page_routes(models: Mapping[str, PageModel], *, permits: Callable[[str | None], bool]) -> list[BaseRoute]:
@@ -191,6 +195,7 @@ class _Desk:
             content_type=request.headers.get("content-type", ""),
             spec=model.predictor.card.input,
             limits=model.limits,
+            decode=model.decode,
         )
         return model, self._material[name], reading.images[0]
 

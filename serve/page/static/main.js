@@ -37,6 +37,7 @@ async function open() {
   settings.offer(model.choices);
   settings.offerModels(models, (other) => {
     model = other;
+    prices.clear(); // they were another model's
     settings.offer(model.choices);
     if (picture) ask();
   });

@@ -5,7 +5,9 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +23,7 @@ from robustinfer.signing import PrivateKey
 
 from ...waiting import PATIENCE, eventually
 from ..conftest import TOKEN, Server, serving
+from ..models import hanging_model
 
 pytestmark = pytest.mark.server
 
@@ -119,6 +122,41 @@ def test_a_drain_that_is_cut_short_says_so_and_a_full_server_too(tiny: Path, ima
         assert "3 accepted requests were cut off" in server.log.read_text()
         for thread in threads:
             thread.join(PATIENCE)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_replaced(image: Array, tmp_path: Path) -> None:
+    """Stopped as a whole, or with an engine that never comes back while its event loop is well."""
+    config = tmp_path / "serve.toml"
+    config.write_text("watch_timeout = 8.0\n")
+    model = hanging_model(tmp_path / "tiny.onnx")
+    grey, white = image // 2, np.full((8, 8), 255, dtype=np.uint8)
+    with serving(tmp_path, str(model), "--config", str(config), token=None, engine="asgi") as server:
+
+        def replaced(worker: int, how: str) -> None:
+            began = time.monotonic()
+            # It is not ready from some seconds before its end until the next one is; its port answers all the while.
+            eventually(lambda: httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 503)
+            eventually(lambda: server.workers() not in ([], [worker]))
+            assert status(server, grey, None) == 200
+            sys.stdout.write(f"\n{how}: the next worker answered {time.monotonic() - began:.1f} s later\n")
+            eventually(lambda: httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200)
+
+        (worker,) = server.workers()
+        os.kill(worker, signal.SIGSTOP)
+        replaced(worker, "stopped")
+
+        def ask() -> None:
+            with contextlib.suppress(httpx.TransportError):  # nobody answers this
+                status(server, white, None)
+
+        (worker,) = server.workers()
+        asking = threading.Thread(target=ask)
+        asking.start()
+        replaced(worker, "blocked engine")
+        asking.join(PATIENCE)
+        assert server.stop() == 0
+        assert server.log.read_text().count("made no progress for") == 2
 
 
 @pytest.mark.slow

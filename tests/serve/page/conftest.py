@@ -45,6 +45,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def two_models(folder: Path) -> tuple[Path, Path]:
+    """Files of different noise, the lesser first: the model of the folder, and another one beside it."""
+    second = folder / "second.onnx"
+    return folder / "tiny.onnx", second if second.exists() else brightness_model(second, name="second", sigma=0.5)
+
+
 @pytest.fixture(scope="session")
 def shown(folder: Path) -> Predictor:
     """The certified model."""

@@ -1,7 +1,6 @@
 """The page in a real browser, on a real server: what a visitor sees is what the certificate says."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from robustinfer import Certificate, Predictor
 
 from ..conftest import TOKEN, Server, serving
 from .browser import Browser, browser, missing
-from .conftest import BRIGHT, constant
+from .conftest import BRIGHT, constant, two_models
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,10 +25,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the page and two models, one of which has less noise."""
-    quiet = shutil.copy(folder / "tiny.onnx", folder / "second.onnx")
+    """A server with the page and two models, one of which has more noise."""
     log = tmp_path_factory.mktemp("site")
-    with serving(log, str(folder / "tiny.onnx"), str(quiet), "--page", engine="asgi") as server:
+    with serving(log, *map(str, two_models(folder)), "--page", engine="asgi") as server:
         yield server
 
 
@@ -246,12 +244,20 @@ def test_everything_can_be_reached_with_the_keyboard(page: Browser) -> None:
     assert float(page.text("distance")) > 0
 
 
-def test_another_model_brings_its_own_noise(page: Browser) -> None:
-    assert download(page).model.name == "tiny"
-    assert "/models/tiny/" in page.text("curl")
-    choose(page, model="1")
-    assert "/models/second/" in page.text("curl")
-    assert "second" in page.text("model-shown")
+def test_the_slider_of_the_noise_switches_between_files(page: Browser, folder: Path) -> None:
+    page.find("compare").click()
+    page.until(lambda: page.find("prices").is_displayed() and page.find("compare").is_enabled())
+    for place, file in reversed(list(enumerate(two_models(folder)))):
+        choose(page, model=str(place))
+        assert not page.find("prices").is_displayed()  # they were another model's
+        predictor, certificate = Predictor.load(file, threads=1), download(page)
+        assert (certificate.sigma, certificate.model.digest) == (predictor.card.sigma, predictor.digest)
+        assert predictor.verify(certificate, constant(BRIGHT)).ok
+        assert page.text("radius") == str(certificate.radius)
+        assert page.text("model-shown") == f"sigma {predictor.card.sigma}, {file.stem}"
+        assert f"/models/{file.stem}/" in page.text("curl")
+        page.find("verify").click()
+        page.until(lambda: page.text("verified").startswith("Verified: the same votes"))
 
 
 def test_the_calls_ask_exactly_this_question(page: Browser, tmp_path: Path) -> None:
