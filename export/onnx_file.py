@@ -53,7 +53,7 @@ def scores_graph(
 ) -> ir.Model:
     """A module as a graph with a free batch, from `image` to these outputs."""
     if opset is not None and opset not in OPSETS:
-        raise ExportError(f"An ONNX export is of opset {OPSETS[0]} to {OPSETS[-1]}; found {opset}.")
+        raise ExportError(f"An ONNX export has opset {OPSETS[0]} to {OPSETS[-1]}; found {opset}.")
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
     with _quiet():
         program = torch.onnx.export(

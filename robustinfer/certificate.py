@@ -301,7 +301,7 @@ def read_json(text: str | bytes) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
-        raise ValueError(f"a key stands twice in {short(dict(pairs))}")
+        raise ValueError(f"a key appears twice in {short(dict(pairs))}")
     return document
 
 

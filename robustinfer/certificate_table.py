@@ -35,7 +35,7 @@ def check_table(path: Path) -> None:
     if path.suffix not in (".jsonl", ".csv"):
         raise ArgumentError(f"Certificates go into a .jsonl or a .csv file; found {path.name}.")
     if path.exists():
-        raise ArgumentError(f"{path} is already there: choose another --out, or remove it.")
+        raise ArgumentError(f"{path} already exists: choose another --out, or remove it.")
 
 
 def _written(path: Path, answers: Iterable[tuple[str, Certificate]]) -> Iterator[tuple[str, Certificate]]:

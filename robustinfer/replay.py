@@ -1,4 +1,4 @@
-"""Replaying a certificate: the same seed and the same model must make the same certificate.
+"""Replaying a certificate: the same seed and the same model must give the same certificate.
 
 A certificate is not asked about itself. Its request (image, n, n0, alpha, sigma, bound, noise, seed, procedure and what
 was requested) is run again, the certificate that comes out is filled in as for any other request, and each field is

@@ -175,7 +175,7 @@ _TABLE = (
     Setting(
         name="tolerance",
         kind=float,
-        help="Lose at most this much radius on average against what n samples would give, with fewer samples.",
+        help="Use fewer samples, and lose at most this much radius on average compared with n samples.",
         least=1e-6,
         most=1e3,
         modes=_CERTIFY,
@@ -183,7 +183,7 @@ _TABLE = (
     Setting(
         name="quantile",
         kind=float,
-        help="How sure the plan for a tolerance is to suffice, by its pilot: more costs samples and shortens the tail.",
+        help="How likely the samples planned for a tolerance are to suffice, by the pilot; higher costs more samples.",
         least=0.5,
         most=0.99,
         chosen="0.7 with a tolerance",
@@ -313,7 +313,7 @@ def check(mode: Any, values: Mapping[str, Any], *, replayed: bool = False) -> di
     if checked["tolerance"] is not None and not checked["radius"] is checked["deadline"] is None:
         raise SettingError("tolerance plans its own number of samples: leave out radius and deadline.")
     if checked["quantile"] is not None and checked["tolerance"] is None:
-        raise SettingError("quantile is about the plan for a tolerance: pass a tolerance, or leave it out.")
+        raise SettingError("quantile needs a tolerance: pass one, or leave quantile out.")
     return checked
 
 

@@ -74,7 +74,7 @@ def _same_opset(protos: Sequence[Any], paths: Sequence[Path]) -> list[Any]:
         except Exception as error:  # the converter raises whatever a graph does to it
             sentence = next(iter(str(error).splitlines()), type(error).__name__)
             raise ExportError(
-                f"{path.name} is of ONNX opset {version}, another member of {newest}, and it cannot be converted: "
+                f"{path.name} has ONNX opset {version}, another member {newest}, and it cannot be converted: "
                 f"{sentence}. Export it again in that opset."
             ) from error
     return found
@@ -112,7 +112,7 @@ def _with_sampler(proto: Any, card: Card) -> Any:
     version = _opset(proto)
     if version not in OPSETS:
         raise ExportError(
-            f"A sampler needs ONNX opset {OPSETS[0]} to {OPSETS[-1]}; the members are of {version}: leave it out."
+            f"A sampler needs ONNX opset {OPSETS[0]} to {OPSETS[-1]}; the members have {version}: leave it out."
         )
     model = ir.from_proto(proto)
     attach_sampler(model, card)

@@ -136,7 +136,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _opened(paths: Sequence[Path]) -> list[Predictor]:
     if len(paths) < 2:
-        raise ExportError(f"An ensemble is joined of two or more model files; found {len(paths)}.")
+        raise ExportError(f"An ensemble joins two or more model files; found {len(paths)}.")
     found = []
     for path in paths:
         if path.suffix.lower() != ".onnx" and path.exists():

@@ -70,7 +70,7 @@ def read_graph(
         raise ExportError(f"A classifier has one input, the image; {file.name} has {_names(inputs)}.")
     if len(proto.graph.output) != 1:
         raise ExportError(
-            f"A classifier has one output, its scores; {file.name} has {_names(proto.graph.output)}, as detectors have."
+            f"A classifier has one output, its scores; {file.name} has {_names(proto.graph.output)}, as detectors do."
         )
     declared = _dimensions(proto.graph.output[0])
     if declared is not None and len(declared) != 2:
@@ -108,7 +108,7 @@ def _load(file: Path) -> Any:
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OLDEST:
         raise ExportError(
-            f"{file.name} is of ONNX opset {opset}; wrapping needs {_OLDEST} or newer: convert it with "
+            f"{file.name} has ONNX opset {opset}; wrapping needs {_OLDEST} or newer: convert it with "
             "onnx.version_converter, or export it again."
         )
     if proto.ByteSize() >= _LIMIT:
@@ -140,7 +140,7 @@ def _layout(dimensions: Sequence[int | None], wanted: Layout | None, file: Path)
     first, last = dimensions[1] in (1, 3), dimensions[3] in (1, 3)
     if first == last and dimensions[1] is None:
         raise ExportError(
-            f"The input of {file.name}, {_shown(dimensions)}, may have its channels first or last: say which with "
+            f"The input of {file.name}, {_shown(dimensions)}, could have its channels first or last: say which with "
             "--layout nchw or nhwc."
         )
     return "nhwc" if last and not first else "nchw"
@@ -171,7 +171,7 @@ def _check_nodes(proto: Any, file: Path) -> None:
             switched = node.input[2] not in constants or bool(constants[node.input[2]].any())
         if training or switched or node.op_type.startswith("Random") or node.op_type in {"Multinomial", "Bernoulli"}:
             raise ExportError(
-                f"{file.name} has a {node.op_type} that draws by chance or acts as in training ({node.name}): "
+                f"{file.name} has a {node.op_type} that is random or acts as in training ({node.name}): "
                 "export it in evaluation mode."
             )
 

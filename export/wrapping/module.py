@@ -104,7 +104,7 @@ def _fill(module: nn.Module, state: dict[str, Tensor], path: str | os.PathLike[s
     except RuntimeError as error:
         raise ExportError(f"{path} does not fit the network: {str(error).splitlines()[-1].strip()}") from error
     if missing or unexpected:
-        first = f"it lacks {missing[0]}" if missing else f"it has {unexpected[0]}, which the network has not"
+        first = f"it lacks {missing[0]}" if missing else f"it has {unexpected[0]}, which the network lacks"
         raise ExportError(
-            f"{path} does not fit the network: {first} ({len(missing)} names are missing, {len(unexpected)} too many)."
+            f"{path} does not fit the network: {first} ({len(missing)} missing names, {len(unexpected)} unexpected)."
         )

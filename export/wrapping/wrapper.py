@@ -128,7 +128,7 @@ def wrap(
     sides = (size, size) if isinstance(size, int) else size
     foreign = None if _is_module(source) else read_graph(source, size=sides, layout=layout)  # type: ignore[arg-type]
     if foreign is None and sides is None:
-        raise ExportError("A torch module does not say which size its images have: give it (--size).")
+        raise ExportError("A torch module does not say how large its images are: give --size.")
     shape = foreign.shape if foreign else (channels, *(sides or (0, 0)))
     spec = InputSpec(*shape, resize=resize, crop=crop)
     plan = _Plan(

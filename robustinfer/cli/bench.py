@@ -18,7 +18,7 @@ def command(
     batches: Annotated[
         str, typer.Option(help="Batch sizes to try, separated by commas.", metavar="N,N,...")
     ] = "1,16,64,256,1024",
-    seconds: Annotated[float, typer.Option(help="Time for each measurement.", min=0.0)] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Seconds per measurement.", min=0.0)] = 1.0,
     card: CardFile = None,
     device: Device = "auto",
     threads: Threads = None,

@@ -43,7 +43,7 @@ def command(
         list[Path] | None,
         typer.Argument(
             metavar="[IMAGE|FOLDER...]",
-            help="PNG, JPEG, PPM, WebP or npy files, or folders of them: pictures without labels.",
+            help="PNG, JPEG, PPM, WebP or npy files, or folders of them, without labels.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +81,7 @@ def command(
     limit: Annotated[
         int | None,
         typer.Option(
-            help="Maximum number of images; of a set that lists class after class, equally many of each class.",
+            help="Maximum number of images; if the set is sorted by class, equally many of each class.",
             min=1,
             show_default=False,
         ),
@@ -92,7 +92,7 @@ def command(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Plot of a data set.", show_default="beside the certificates"),
+        typer.Option(help="Plot file for a data set.", show_default="beside the certificates"),
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -102,7 +102,7 @@ def command(
     """Label images, and say within which radius the label cannot be changed.
 
     For image files, one certificate each. For a data set, certificates stream into a JSONL file (run the same command
-    again to resume after an interruption), followed by a table and a plot. Of a set without train and test parts,
+    again to resume after an interruption), followed by a table and a plot. If a set has no train and test parts,
     every fifth image is a test image; a model that was not trained here is certified on all of it.
 
     [bold]robust certify quickstart/digits.onnx quickstart/images/five.png[/bold]
@@ -144,7 +144,7 @@ def _fastest(load: Any) -> Any:
         most = max(found.seconds)
         note(
             f"one thread is faster here than {most} ({found.seconds[1]:.2g} s against {found.seconds[most]:.2g} s per "
-            "batch), which happens on a busy machine; --threads decides it"
+            "batch), as happens on a busy machine; set --threads to choose"
         )
     return found.predictor
 
@@ -250,7 +250,7 @@ def _certify_data(
     path = shard_path(out, part)
     images = load_images(data, predictor.card, split=split)
     if images.rule:
-        note(f"{images.rule} --split train, test or all chooses otherwise.")
+        note(f"{images.rule} Choose another part with --split train, test or all.")
     numbers, left_out = choose_readable(images, every=every, limit=limit, allowed=skip)
     tell_left_out(left_out)
     count = len(numbers[part[0] :: part[1]])
@@ -261,5 +261,5 @@ def _certify_data(
         note(f"Stopped after {done} of {count} images, which are in {path}: run the same command again to resume.")
         raise typer.Exit(130)
     if part[1] > 1:
-        note(f"Shard {part[0]} of {part[1]} is in {path}; all together: robust summary {out.stem}-*{out.suffix}")
+        note(f"Shard {part[0]} of {part[1]} is in {path}; all shards: robust summary {out.stem}-*{out.suffix}")
     show([path], plot=plot, json=json, radii=None)

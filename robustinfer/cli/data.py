@@ -22,17 +22,17 @@ def command(
         ),
     ],
     sheet: Annotated[
-        Path | None, typer.Option(help="Write a contact sheet of the training images, a PNG file.", show_default=False)
+        Path | None, typer.Option(help="Write a contact sheet of the training images (PNG).", show_default=False)
     ] = None,
     max_unreadable: Annotated[
         int | None, typer.Option(help="Fail if more files than this are unreadable.", min=0, show_default=False)
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Download mnist, cifar10 or a set of torchvision if it is missing.")
+        bool, typer.Option("--download", help="Download mnist, cifar10 or a torchvision set if it is missing.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Describe a data set: classes, counts, sizes, colours, unreadable files, and images that are in both parts.
+    """Describe a data set: classes, counts, sizes, colours, unreadable files, and images found in both train and test.
 
     [bold]robust data folder:pictures --sheet sheet.png[/bold]
     """

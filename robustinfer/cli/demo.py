@@ -19,10 +19,8 @@ _NEEDED = (*_MODELS, "ordinary.onnx", "attacked.npz", "images/five.png")
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Folder of the quickstart, which is made where it is missing.")] = Path(
-        "quickstart"
-    ),
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.", min=0, max=65_535)] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the quickstart; created if missing.")] = Path("quickstart"),
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65_535)] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Show on a page what a certificate proves: pick a picture, watch the votes, try to fool the model.
@@ -38,7 +36,7 @@ def command(
 
     missing = [name for name in _NEEDED if not (out / name).is_file()]
     if missing:
-        note(f"{out / missing[0]} is not there yet: running robust quickstart first.")
+        note(f"{out / missing[0]} does not exist yet: running robust quickstart first.")
         quickstart.command(out=out)
     options = ServeOptions.read(None, {"engine": "asgi", "page": True, "port": port})
     launcher = AsgiLauncher(model_arguments([str(out / name) for name in _MODELS], card=None), options)

@@ -21,8 +21,8 @@ def command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="The run's data set, or the folder that holds it, if it lies elsewhere now.",
-            show_default="the run's; mnist, cifar10 and imagenet lie in data/",
+            help="The run's data set, or the folder that holds it, if it has moved.",
+            show_default="the run's; mnist, cifar10 and imagenet are in data/",
         ),
     ] = None,
     images: Annotated[
@@ -32,7 +32,7 @@ def command(
     n: Annotated[int, typer.Option(help="Samples per image for certified accuracy.", min=10)] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted distillation.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 lets torch choose.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads for torch; 0 lets torch choose.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Train one network of a member's size to answer as the ensemble does, under the same threat or noise.

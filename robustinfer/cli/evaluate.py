@@ -29,7 +29,7 @@ def command(
     delta: Annotated[
         float | None, typer.Option(help="Radius of the attack, in pixel units.", show_default="the model's threat")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of pgd, each of 1.3 delta/steps.", min=1)] = 20,
+    steps: Annotated[int, typer.Option(help="Number of pgd steps, each 1.3 delta/steps long.", min=1)] = 20,
     restarts: Annotated[
         int, typer.Option(help="Random restarts of pgd; an image is robust if all of them fail.", min=1)
     ] = 10,
@@ -46,7 +46,7 @@ def command(
     alpha: Annotated[float, typer.Option(help="Maximum probability that a certificate is wrong.")] = 0.001,
     seed: Annotated[int, typer.Option(help="Seed of the attack's random restarts and of the noise.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 lets torch choose.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads for torch; 0 lets torch choose.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Measure accuracy on test images: clean, under attack, and certified for a smoothed model.
@@ -99,7 +99,7 @@ def command(
         with progress("evaluate", total=len(found)) as advance:
             result = evaluate_model(target, found, options, device=chosen, progress=lambda _, done: advance(done))
     if found.rule:
-        note(f"{found.rule} --split train, test or all chooses otherwise.")
+        note(f"{found.rule} Choose another part with --split train, test or all.")
     if attack != "none" and result.attack == "none":
         note(f"{target.name} was not attacked: torch cannot differentiate it. Give the run folder or a .pt file.")
     print_json(result.to_json()) if json else _print_table(result)

@@ -16,7 +16,7 @@ def command(
         list[Path],
         typer.Argument(
             metavar="RUN|FILES...",
-            help="Run folder of a training; with --members two or more .onnx model files.",
+            help="A run folder; with --members, two or more .onnx model files.",
             show_default=False,
         ),
     ],
@@ -36,7 +36,10 @@ def command(
     ] = False,
     members: Annotated[
         bool,
-        typer.Option("--members", help="The files become members of one, without training; of a run, as --votes."),
+        typer.Option(
+            "--members",
+            help="Join the files as members of one ensemble; for a run, the same as --votes.",
+        ),
     ] = False,
     votes: Annotated[
         bool | None,
@@ -56,10 +59,11 @@ def command(
         float | None, typer.Option(help="With --members: the noise to certify with, if their cards differ.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(help="With --members: most images that the betas are fitted on, evenly over classes.", min=20)
+        int,
+        typer.Option(help="With --members: maximum number of images to fit betas on, evenly over classes.", min=20),
     ] = 1000,
     split: Annotated[
-        str, typer.Option(help="With --members: images of --data to fit on: train, test, all or auto.")
+        str, typer.Option(help="With --members: part of --data to fit on: train, test, all or auto.")
     ] = "auto",
     opset: Annotated[int | None, typer.Option(help="ONNX opset, 18 to 23; torch's own choice by default.")] = None,
     precision: Annotated[
@@ -114,7 +118,7 @@ def command(
     [bold]robust export runs/digits --out digits.onnx --cascade --precision int8[/bold]
 
     With --members, networks that you have (made model files by robust wrap) become one ensemble without training: their
-    scores are averaged, or weighed by betas that are fitted on images that none of them was trained on.
+    scores are averaged, or weighted by betas that are fitted on images that none of them was trained on.
 
     [bold]robust export --members a.onnx b.onnx --data folder:held-out --out both.onnx[/bold]
     """
@@ -232,7 +236,7 @@ def _join(sources: list[Path], out: Path, *, json: bool, options: dict[str, Any]
         )
         for row in joined.fit.scored:
             print_text(f"  {row.what:<20}  accuracy {100 * row.accuracy:5.1f} %, cross-entropy {row.loss:.4f}")
-        note("measure the result on images that took no part in this")
+        note("measure the result on other images")
     for words in joined.notes:
         note(f"note: {words}")
 

@@ -19,7 +19,7 @@ def command(
     ] = "ed25519",
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Make a key pair for `robust sign`. An existing key is never overwritten.
+    """Create a key pair for `robust sign`. An existing key is never overwritten.
 
     [bold]robust keygen release.key[/bold]
     """

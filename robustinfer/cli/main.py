@@ -1,5 +1,6 @@
 """`robust`: the whole product from one command."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -105,8 +106,9 @@ def leave(code: int) -> NoReturn:
     one that is still at work while the interpreter ends takes the process down ("terminate called without an active
     exception"), after everything was written. torchrun would call the training failed.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
     os._exit(code)
 
 
@@ -130,5 +132,5 @@ def _run() -> None:
         sys.exit(1)
     except OSError as error:
         place = f" {error.filename}" if error.filename else ""
-        stderr.print(f"robust: The system refuses{place}: {error.strerror or error}.", style="red", markup=False)
+        stderr.print(f"robust: The system refused{place}: {error.strerror or error}.", style="red", markup=False)
         sys.exit(1)

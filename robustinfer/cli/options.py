@@ -59,17 +59,17 @@ Seed = Annotated[int | None, _setting("seed")]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file: .onnx, .pt or .pt2.", show_default=False)]
 CardFile = Annotated[
     Path | None,
-    typer.Option("--card", help="Card of a model file that carries none, a JSON file.", show_default=False),
+    typer.Option("--card", help="Card (a JSON file) for a model file without one.", show_default=False),
 ]
 Batch = Annotated[int | None, typer.Option(help="Samples per engine run.", show_default=False)]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N. A device you name is used or refused.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N. A named device is never replaced.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per answer, and nothing else, to stdout.")]
 Threads = Annotated[int | None, typer.Option(help="Threads per engine run.", show_default="all cores")]
 Split = Annotated[
     str,
     typer.Option(
-        help="The part of a data set: train, test, all; auto is test, or all of a set without parts for a model "
-        "that was not trained here."
+        help="Part of the data set: train, test or all; auto is test, or all if the set has no parts and the model was "
+        "not trained here."
     ),
 ]
 SkipUnreadable = Annotated[

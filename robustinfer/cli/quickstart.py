@@ -37,7 +37,7 @@ def command(
     n: Annotated[int, typer.Option(help="Samples per image.", min=100)] = _SAMPLES,
     threads: Annotated[
         int,
-        typer.Option(min=0, help="Threads of torch; one thread makes training reproducible on any number of cores."),
+        typer.Option(min=0, help="CPU threads for torch; one makes training reproducible on any number of cores."),
     ] = 1,
 ) -> None:
     """Train a boosted ensemble on scikit-learn's digits, export it, attack it, certify it, and write a report.

@@ -16,7 +16,9 @@ def command(
         str | None,
         typer.Option("--new", metavar="KIND", help="Write a commented recipe to start from; KIND is folder."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File of --new; KIND.toml if not given.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output file for --new; default KIND.toml.", show_default=False)
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the recipes as one JSON object.")] = False,
 ) -> None:
     """List the built-in recipes with one line each, or write a template for your own data.
@@ -41,7 +43,7 @@ def command(
 
     text, file = recipe_template(new), out if out is not None else Path(f"{new}.toml")
     if file.exists():
-        raise ArgumentError(f"{file} exists already; give another --out.")
+        raise ArgumentError(f"{file} already exists: choose another --out.")
     write_text(file, text)
     note(f"Edit {file}, then: {program()} train {file}")
     print_json({"file": str(file)}) if json else print_text(str(file))

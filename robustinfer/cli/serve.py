@@ -36,7 +36,7 @@ def command(
         typer.Option(
             "--page/--no-page",
             envvar="ROBUST_SERVE_PAGE",
-            help="Also serve a page that shows what a certificate is; needs the engine asgi. Default: no page.",
+            help="Also serve a page that shows what a certificate is; needs --engine asgi. Default: no page.",
             show_default=False,
         ),
     ] = None,
@@ -44,7 +44,7 @@ def command(
         str | None, typer.Option(envvar="ROBUST_SERVE_HOST", help="Address to listen on. Default: 127.0.0.1.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(envvar="ROBUST_SERVE_PORT", help="Port; 0 takes any free one. Default: 8080.")
+        int | None, typer.Option(envvar="ROBUST_SERVE_PORT", help="Port; 0 picks a free one. Default: 8080.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes per model. Default: one per GPU, or one with all cores.")
@@ -64,7 +64,7 @@ def command(
         typer.Option(
             "--allow-seeds/--refuse-seeds",
             envvar="ROBUST_SERVE_ALLOW_SEEDS",
-            help="Whether clients may choose the seed, with which they can fish for a certificate: for tests. "
+            help="Let clients choose the seed. For tests only: with it they can fish for a certificate. "
             "Default: refuse.",
             show_default=False,
         ),
@@ -90,7 +90,7 @@ def command(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(envvar="ROBUST_SERVE_TOKEN_FILE", help="A file that holds the token; SIGHUP reads it again."),
+        typer.Option(envvar="ROBUST_SERVE_TOKEN_FILE", help="File that holds the token; SIGHUP re-reads it."),
     ] = None,
     sign_key: Annotated[
         Path | None,
@@ -103,7 +103,7 @@ def command(
         float | None,
         typer.Option(
             envvar="ROBUST_SERVE_DRAIN_TIMEOUT",
-            help="Maximum seconds for accepted requests after SIGTERM. Default: as long as they may take.",
+            help="Maximum seconds to finish accepted requests after SIGTERM. Default: as long as they may take.",
         ),
     ] = None,
     config: Annotated[

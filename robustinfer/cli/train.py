@@ -22,13 +22,13 @@ def command(
         str | None,
         typer.Argument(help="A recipe: a .toml file, or the name of a built-in one. Without it, they are listed."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/RECIPE if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="Train on another data set than the recipe's: folder:PATH, npz:FILE, mnist:DIR, ... (docs/data.md); "
+            help="Train on a data set other than the recipe's: folder:PATH, npz:FILE, mnist:DIR, ... (docs/data.md); "
             "or the folder that holds the recipe's.",
-            show_default="the recipe's; mnist, cifar10 and imagenet lie in data/",
+            show_default="the recipe's; mnist, cifar10 and imagenet are in data/",
         ),
     ] = None,
     set_: Annotated[
@@ -48,19 +48,20 @@ def command(
         typer.Option(help="File of parameters for the network of --from: .safetensors or .pth.", show_default=False),
     ] = None,
     mean: Annotated[
-        str | None, typer.Option(help="Normalisation of --from: means per channel, as 0.5,0.5,0.5.", show_default=False)
+        str | None,
+        typer.Option(help="Normalisation of --from: means per channel, e.g. 0.5,0.5,0.5.", show_default=False),
     ] = None,
     std: Annotated[
         str | None, typer.Option(help="Normalisation of --from: deviations per channel.", show_default=False)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0 measures what is fastest here.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads for torch; 0 measures what is fastest here.")] = 0,
     download: Annotated[bool, typer.Option("--download", help="Download mnist or cifar10 if it is missing.")] = False,
     skip_unreadable: SkipUnreadable = 0,
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="Do not train: measure what bf16, channels_last and compile gain here."),
+        typer.Option("--probe", help="Do not train; measure what bf16, channels_last and compile would gain here."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:

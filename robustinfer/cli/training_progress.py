@@ -41,14 +41,14 @@ class TerminalWatcher:
             shorter = f" `{program()} recipes` lists others; --set epochs=N, stages=N or limit=N shortens this one."
             note(
                 f"This training takes about {duration(pace.total)} on this machine ({duration(pace.seconds)} per step "
-                "of the first stage). ctrl-C keeps what is done, and --resume continues it."
+                "of the first stage). Ctrl-C keeps what has been done, and --resume continues."
                 + (shorter if pace.total >= _VERY_LONG else "")
             )
         usual = max(pace.tried, default=pace.threads)
         if pace.threads < usual:
             note(
                 f"It uses {pace.threads} thread: a step takes {pace.tried[pace.threads]:.2g} s with it and "
-                f"{pace.tried[usual]:.2g} s with {usual}. --threads {usual} insists."
+                f"{pace.tried[usual]:.2g} s with {usual}. Use --threads {usual} to insist."
             )
 
     def left(self) -> str:

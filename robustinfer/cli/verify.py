@@ -43,7 +43,7 @@ def command(
     batch: Batch = None,
     json: Json = False,
 ) -> None:
-    """Replay a certificate: the same seed and the same model must make the same certificate.
+    """Replay a certificate: the same seed and the same model must give the same certificate.
 
     Exit code 0 if every field is reproduced, else 1.
 

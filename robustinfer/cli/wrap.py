@@ -14,7 +14,7 @@ __all__ = ["command"]
 def command(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="An ONNX file, or module:factory of a torch module.", show_default=False),
+        typer.Argument(metavar="SOURCE", help="An ONNX file, or the module:factory of a network.", show_default=False),
     ],
     out: Annotated[
         Path, typer.Option(help="The file to write: .onnx; of a torch module also .pt or .pt2.", show_default=False)
@@ -27,7 +27,7 @@ def command(
     mean: Annotated[
         str, typer.Option(help="Mean of the normalisation, of pixels in [0,1]: one number, or one per channel.")
     ] = "0",
-    std: Annotated[str, typer.Option(help="Standard deviation of the normalisation, alike.")] = "1",
+    std: Annotated[str, typer.Option(help="Standard deviation of the normalisation, likewise.")] = "1",
     size: Annotated[
         str | None,
         typer.Option(help="Size of the images, N or HEIGHTxWIDTH, where the graph leaves it open.", show_default=False),
@@ -59,12 +59,12 @@ def command(
     limit: Annotated[int, typer.Option(help="Maximum number of these images.", min=1)] = 250,
     samples: Annotated[int, typer.Option(help="Votes on noisy images that acceptance compares.", min=1)] = 200,
     name: Annotated[str | None, typer.Option(help="Name of the model.", show_default="that of the file")] = None,
-    version: Annotated[str, typer.Option(help="Version of the model, for those who call it.")] = "1",
+    version: Annotated[str, typer.Option(help="Version of the model, as clients see it.")] = "1",
     license: Annotated[str | None, typer.Option(help="Licence of the model, such as CC-BY-4.0.")] = None,
     author: Annotated[str | None, typer.Option(help="Who made the model.")] = None,
     json: Json = False,
 ) -> None:
-    """Make a model file of somebody else's classifier.
+    """Turn somebody else's classifier into a model file.
 
     Normalisation moves into the graph, a fixed batch is freed, weights beside the file go into it, and the card says
     what it is. The result is compared with the original behind its own pipeline before it takes its name.

@@ -56,7 +56,7 @@ def class_folders(path: Path, split: str) -> tuple[list[Path], list[int], list[s
     listings = folder_listings(path)
     if "" not in listings:
         if split not in listings:
-            raise DataError(f"The folder {path} has a part of train/test but no {split}.")
+            raise DataError(f"The folder {path} has a train or test part, but no {split} part.")
         found = listings[split]()
         return list(found.files), list(found.labels), list(found.classes)
     whole = listings[""]()
@@ -193,7 +193,7 @@ def _gtsrb_test(root: Path, table: Path) -> Listing:
     rows = list(_rows(table))
     unknown = {_plain(row["label"]) for row in rows} - set(classes)
     if unknown:
-        raise DataError(f"{table} has the class {sorted(unknown)[0]}, which {root / 'Training'} has not.")
+        raise DataError(f"{table} has the class {sorted(unknown)[0]}, which is not in {root / 'Training'}.")
     files = [root / "Final_Test" / "Images" / row["path"] for row in rows]
     return Listing(root, files, [classes.index(_plain(row["label"])) for row in rows], classes)
 

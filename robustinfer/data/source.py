@@ -118,7 +118,7 @@ def _divided(whole: Source, split: str, *, foreign: bool) -> Source:
     part = "every fifth" if test else "all but every fifth"
     if not len(chosen):
         raise DataError(
-            f"{whole.spec.short} has no split, and {part} {unit} of {len(whole)} images is none: add images."
+            f"{whole.spec.short} has no split, and {part} {unit} of {len(whole)} images leaves none: add images."
         )
     rule = f"{whole.spec.short} has no split: {part} {unit} is used, {len(chosen)} of {len(whole)} images."
     return whole.take(chosen, split="test" if test else "train", rule=rule)

@@ -71,7 +71,7 @@ def parse_data(text: str) -> DataSpec:
             f"A data set is {', '.join(list(KINDS.values())[:-1])} or {KINDS['parquet']}; found {text!r}."
         )
     if kind == "digits" and path:
-        raise MissingDataError(f"digits come with scikit-learn and lie in no folder: write digits, or folder:{path}.")
+        raise MissingDataError(f"digits come with scikit-learn, not in a folder: write digits, or folder:{path}.")
     try:
         re.compile(group)
     except re.error as error:
@@ -112,7 +112,7 @@ def find_data(text: str, trained_on: str | None) -> DataSpec:
         )
     if kind == "digits":
         raise MissingDataError(
-            f"The model is trained on digits, which lie in no folder: write folder:{text} for the pictures in {text}."
+            f"The model is trained on digits, which are not in a folder: write folder:{text} for those in {text}."
         )
     if kind == "torchvision":
         name = str(trained_on).split(":")[1]

@@ -102,7 +102,7 @@ def _providers(device: str, available: list[str]) -> tuple[str, list[Any]]:
         raise DeviceError(f"Expected a device auto, cpu, cuda or cuda:N, found {device!r}.")
     if "CUDAExecutionProvider" not in available:
         raise DeviceError(
-            f"{device} was asked for, but this ONNX Runtime offers only {', '.join(available)}: "
+            f"{device} was requested, but this ONNX Runtime offers only {', '.join(available)}: "
             'pip install "robustinfer[gpu]" on a machine with CUDA, or ask for the device cpu.'
         )
     # TF32 changes scores by more than float32 rounding does; certificates are replayed in full precision.

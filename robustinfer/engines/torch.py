@@ -63,7 +63,7 @@ def _device(torch: Any, device: str) -> str:
     if kind != "cuda" or not (index or "0").isdigit():
         raise DeviceError(f"Expected a device auto, cpu, cuda or cuda:N, found {device!r}.")
     if not torch.cuda.is_available() or int(index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"{device} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices here.")
+        raise DeviceError(f"{device} was requested, but torch finds {torch.cuda.device_count()} CUDA devices here.")
     return f"cuda:{int(index or 0)}"
 
 

@@ -30,7 +30,7 @@ def valid_name(name: str) -> str:
     """The name, if an address (and TorchServe) can carry it."""
     if not _NAME.fullmatch(name):
         raise ArgumentError(
-            "A served model's name starts with a letter and has at most 64 letters, digits, and the signs _ - . ; "
+            "A served model's name starts with a letter and has at most 64 letters, digits, _, - and .; "
             f"found {name!r}: give another one, as NAME=MODEL."
         )
     return name
@@ -105,7 +105,7 @@ class ServeOptions:
         if self.engine not in get_args(EngineName):
             raise ArgumentError(f"engine is torchserve or asgi; found {self.engine!r}.")
         if self.page and self.engine != "asgi":
-            raise ArgumentError("The page is served by the engine asgi: use --engine asgi with it.")
+            raise ArgumentError("The page needs the asgi engine: use --engine asgi.")
         if self.auth not in get_args(Auth):
             raise ArgumentError(f"auth is token or none; found {self.auth!r}.")
         if self.domain is not None:
@@ -113,7 +113,7 @@ class ServeOptions:
         for name in ("port", "metrics_port", "health_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65_535:
-                raise ArgumentError(f"{name} lies between 0 (any free port) and 65535; found {value}.")
+                raise ArgumentError(f"{name} is between 0 (any free port) and 65535; found {value}.")
         for name in _POSITIVE:
             value = getattr(self, name)
             largest = _LARGEST.get(name, math.inf)

@@ -94,7 +94,7 @@ def choose_device(device: str = "auto") -> torch.device:
     except RuntimeError as error:
         raise DeviceError(f"A device is auto, cpu or cuda[:N]; found {device!r}.") from error
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"The device {device} was asked for; torch finds {torch.cuda.device_count()} CUDA devices.")
+        raise DeviceError(f"The device {device} was requested; torch finds {torch.cuda.device_count()} CUDA devices.")
     return chosen
 
 
@@ -117,8 +117,8 @@ def join_processes(device: str = "auto", stop: Callable[[], bool] = _never) -> I
         if not _lost(error):
             raise
         raise TrainingError(
-            "Another process of this training ended or cannot be reached any more. Look for its message above, start "
-            "all processes again, and continue with --resume; finished stages and the last checkpoint are kept."
+            "Another process of this training ended or can no longer be reached. Look for its message above, "
+            "restart all processes, and continue with --resume; finished stages and the last checkpoint are kept."
         ) from error
     finally:
         distributed.destroy_process_group()

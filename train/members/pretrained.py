@@ -56,7 +56,7 @@ def fill(member: Member, state: Mapping[str, Tensor], *, source: str) -> tuple[s
     found |= {name: own[name] for name in own if name.endswith("num_batches_tracked") and name not in found}
     missing, unexpected = sorted(set(own) - set(found)), sorted(set(found) - set(own))
     if missing or unexpected:
-        first = f"they lack {missing[0]}" if missing else f"they have {unexpected[0]}, which the network has not"
+        first = f"they lack {missing[0]}" if missing else f"they have {unexpected[0]}, which the network lacks"
         raise RecipeError(
             f"The parameters of {source} do not fit the architecture: {first} ({len(missing)} names are missing, "
             f"{len(unexpected)} too many)."

@@ -46,7 +46,7 @@ class Run:
         folder = Path(path)
         # What a process left that was killed while it wrote the very first file is nothing.
         if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - set(leftovers(folder))):
-            raise RunError(f"{folder} exists already; give another --out, or --resume to continue the run in it.")
+            raise RunError(f"{folder} already exists: choose another --out, or use --resume to continue the run in it.")
         facts = {**provenance, "classes": list(classes), "input": {"shape": list(input.shape), "resize": input.resize}}
         write_text(folder / "recipe.toml", tomli_w.dumps({**recipe.to_json(), "provenance": facts}))
         return cls(folder, recipe, classes, input, facts)
@@ -89,7 +89,7 @@ class Run:
         finished = self.stages
         count = len(finished) if stages is None else stages
         if not 1 <= count <= len(finished):
-            raise RunError(f"{self.path} has {len(finished)} finished stages; asked for the first {count}.")
+            raise RunError(f"{self.path} has {len(finished)} finished stages; the first {count} were requested.")
         betas = finished[count - 1].betas
         kept = [number for number in range(1, count + 1) if betas[number - 1] != 0]
         members = [self.member(number) for number in kept]

@@ -1,6 +1,7 @@
 """Every command as a newcomer tries it, with the wrong thing each time: one sentence, and the right exit code."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -172,6 +173,25 @@ def test_help_loads_neither_torch_nor_scipy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"), [(["--version"], 0, "robust "), (["inspect", "gone.onnx"], 2, "gone")]
+)
+def test_one_of_several_processes_ends_at_once(words: list[str], code: int, said: str) -> None:
+    """Threads of torch may outlive a distributed training: they neither keep it waiting nor cut off what it said."""
+    program = (
+        "import sys, threading\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "from robustinfer.cli.main import main\n"
+        f"sys.argv = ['robust', *{words}]\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"WORLD_SIZE": "2"}, capture_output=True, text=True
+    )
+    assert ended.returncode == code, ended.stderr
+    assert said in (ended.stderr if code else ended.stdout)
 
 
 def test_bench_prints_a_table_or_json(robust: Robust, files: Path) -> None:

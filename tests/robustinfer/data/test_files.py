@@ -166,7 +166,7 @@ def test_a_foreign_model_is_certified_on_all_of_a_set_without_a_split(tmp_path: 
 
 def test_two_images_are_too_few_to_divide(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "set", count=1)
-    with pytest.raises(DataError, match="every fifth image of 2 images is none: add images"):
+    with pytest.raises(DataError, match="every fifth image of 2 images leaves none: add images"):
         load_images(f"folder:{folder}", CARD)
     assert len(load_images(f"folder:{folder}", CARD, split="all")) == 2
 
@@ -232,7 +232,7 @@ def test_what_is_not_there_is_a_misuse(words: tuple[str, ...], robust: Robust, m
 
 def test_a_folder_of_digits_is_not_taken_for_digits(tmp_path: Path) -> None:
     trained = Card(classes=CARD.classes, input=CARD.input, training={"recipe": {"data": "digits"}})
-    with pytest.raises(MissingDataError, match="trained on digits, which lie in no folder: write folder:"):
+    with pytest.raises(MissingDataError, match="trained on digits, which are not in a folder: write folder:"):
         load_images(str(write_folder(tmp_path / "set")), trained)
 
 

@@ -77,7 +77,7 @@ def test_torch_files_refuse_an_absent_device(torchscript: Any) -> None:
         pytest.skip("this machine has CUDA")
     from robustinfer.errors import DeviceError
 
-    with pytest.raises(DeviceError, match="cuda was asked for, but torch finds 0"):
+    with pytest.raises(DeviceError, match="cuda was requested, but torch finds 0"):
         Predictor.load(torchscript, device="cuda")
     with pytest.raises(DeviceError, match="auto, cpu, cuda or cuda:N"):
         Predictor.load(torchscript, device="tpu")
