@@ -80,7 +80,7 @@ class Client:
         return self._run(self._exchange.predict(image, settings))
 
     def stream(self, image: Image, **settings: Unpack[CertifySettings]) -> Iterator[Snapshot | Certificate]:
-        """`certify` by a server of the engine asgi, with its votes on the way: snapshots, and the certificate at last.
+        """`certify` with votes as they come in (asgi engine): snapshots, and finally the certificate.
 
         With `radius` or `deadline` a snapshot's radius is proven at its moment. Leaving the loop cancels the work.
         """

@@ -6,7 +6,7 @@ Every round works in a folder of its own. A real process does the job and is kil
 another one takes the job up again, and is killed in turn, until one reaches the end. After each kill, whatever has a
 final name must be whole and equal to what an uninterrupted process wrote, and nothing that was there before may be
 missing. At the end everything must be equal: the bytes of members and model files, betas, lines of metrics and of
-certificates (but for the seconds in them), each exactly once.
+certificates (except for the seconds in them), each exactly once.
 
 The processes are forked from one that has imported everything, so that a round costs the job and not the imports. The
 record is written after each round; a second call continues with the round after.

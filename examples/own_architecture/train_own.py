@@ -33,7 +33,7 @@ def main() -> None:
     exported = export_run(run, arguments.out / "model.onnx", name=recipe.name)
     print(f"{exported.path}: {len(exported.card.members)} members, {exported.digest}")
 
-    # The file is enough from here on: no torch, and network.py is not needed any more.
+    # The file is enough from here on: no torch, and network.py is no longer needed.
     predictor = Predictor.load(exported.path)
     images = load_images(f"folder:{arguments.images}", predictor.card)
     for number, certificate in enumerate(predictor.certify_many((images.read(i) for i in range(3)), n=1000)):

@@ -59,7 +59,7 @@ class ServeOptions:
     `workers` are processes per model, by default one per GPU, or one with all cores on a CPU: one worker shares its
     engine batches over all requests, which is faster than several workers with a part of the cores each.
     `batch_delay_ms` is what a lone request waits for company: TorchServe waits it out in full, so it is short. `queue`
-    requests may wait, for each model; the next one gets 503 at once. For the engine asgi: `connections` may be open per
+    requests may wait, for each model; the next one gets 503 at once. For the asgi engine: `connections` may be open per
     worker, `read_timeout` is how long a client may take to send its headers, or its body, and `trusted_proxies` are
     those whose X-Forwarded-For names the client. `environment` names variables that the server inherits besides the
     usual ones. `watch_timeout` is how long a model may make no prediction, idle,

@@ -75,7 +75,7 @@ def _tensor(tensor: Mapping[str, Any], tensors: bytes) -> Array:
     if values.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):
         raise Refusal.malformed("wrong_type", f"data holds something that is not a {datatype} number.")
     if datatype == "UINT8" and values.size and not (values.min() >= 0 and values.max() <= 255):
-        raise Refusal.unacceptable("bad_image", "UINT8 pixels lie between 0 and 255.")
+        raise Refusal.unacceptable("bad_image", "UINT8 pixels are between 0 and 255.")
     with np.errstate(over="ignore"):
         return values.astype(_TYPES[datatype]).reshape(shape)
 

@@ -201,7 +201,7 @@ def pixels(image: Any, dtype: str | None) -> Array:
         return array
     lowest, highest = (int(array.min()), int(array.max())) if array.size else (0, 0)
     if lowest < 0 or highest > 255:
-        raise Refusal.unacceptable("bad_image", f"uint8 pixels lie between 0 and 255; found {lowest} to {highest}.")
+        raise Refusal.unacceptable("bad_image", f"uint8 pixels are between 0 and 255; found {lowest} to {highest}.")
     if dtype is None and highest <= 1:
         raise Refusal.unacceptable(
             "ambiguous_image", 'All pixels are 0 or 1: say "dtype": "uint8" or "dtype": "float32".'

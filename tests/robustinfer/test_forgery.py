@@ -282,7 +282,7 @@ def test_a_certificate_that_says_two_things_is_refused() -> None:
     text = json.dumps(honest(CASES["fixed"]).to_json())
     Certificate.loads(text)
     for name in ("radius", "digest", "seed"):
-        with pytest.raises(CertificateError, match="a key stands twice"):
+        with pytest.raises(CertificateError, match="a key appears twice"):
             Certificate.loads(text.replace(f'"{name}": ', f'"{name}": 9.75, "{name}": ', 1))
 
 

@@ -213,7 +213,7 @@ def test_a_device_that_is_absent_is_refused_by_name(model: Any, device: Any) -> 
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this machine has CUDA")
-    with pytest.raises(errors.DeviceError, match=f"{device} was asked for"):
+    with pytest.raises(errors.DeviceError, match=f"{device} was requested"):
         Predictor.load(model, device=device)
     assert Predictor.load(model, device="auto").device == "cpu"
 

@@ -65,7 +65,7 @@ def test_a_quantile_is_recorded_and_replayed(predictor: Any) -> None:
     assert certificate.quantile == 0.95
     assert certificate.samples_used > predictor.certify(IMAGE, seed=5, n=3000, tolerance=0.02).samples_used
     assert predictor.verify(certificate, IMAGE).ok
-    with pytest.raises(SettingError, match="quantile is about the plan for a tolerance"):
+    with pytest.raises(SettingError, match="quantile needs a tolerance"):
         predictor.certify(IMAGE, radius=0.1, quantile=0.9)
 
 

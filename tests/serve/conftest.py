@@ -194,5 +194,5 @@ def torchserve(started: Start) -> Server:
 
 @pytest.fixture(scope="session")
 def asgi(started: Start) -> Server:
-    """The server of the engine asgi."""
+    """The server of the asgi engine."""
     return started("asgi")

@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_said(tiny: Recipe, mynet: Any, clean: Run, tmp_pat
     torch.save(mynet.small(10), tmp_path / "whole.pth")
     (tmp_path / "half.pth").write_bytes(b"half a file")
     for start, sentence in (
-        (Start(str(tmp_path / "odd.safetensors")), r"they lack .* \(\d+ names are missing, 1 too many\)"),
+        (Start(str(tmp_path / "odd.safetensors")), r"they lack .* \(\d+ missing names, 1 unexpected\)"),
         (Start("mynet:make", tmp_path / "wide.pth"), "do not fit the architecture: 1.bias has the shape"),
         (Start("mynet:make", tmp_path / "whole.pth"), "holds more than tensors, and nothing else is unpickled"),
         (Start("mynet:make", tmp_path / "half.pth"), "damaged, or not a file of parameters|holds more than tensors"),

@@ -34,7 +34,7 @@ def refit_betas(
     rounds: int = 4,
     balance: str = "none",
 ) -> list[float]:
-    """All betas, refitted on the robust loss over `data` with the members fixed, weighed by class as `balance` says.
+    """All betas, refitted on the robust loss over `data` with the members fixed, weighted by class as `balance` says.
 
     A cutting-plane method: attack the ensemble with its current betas, keep the points, minimise the loss of each
     image's worst point so far, and again. Of all betas on the way those are returned whose loss over all the points

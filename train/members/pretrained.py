@@ -58,8 +58,8 @@ def fill(member: Member, state: Mapping[str, Tensor], *, source: str) -> tuple[s
     if missing or unexpected:
         first = f"they lack {missing[0]}" if missing else f"they have {unexpected[0]}, which the network lacks"
         raise RecipeError(
-            f"The parameters of {source} do not fit the architecture: {first} ({len(missing)} names are missing, "
-            f"{len(unexpected)} too many)."
+            f"The parameters of {source} do not fit the architecture: {first} ({len(missing)} missing names, "
+            f"{len(unexpected)} unexpected)."
         )
     last = [name for name, layer in target.named_modules() if isinstance(layer, nn.Linear)][-1:]
     head = {f"{name}.{kind}" for name in last for kind in ("weight", "bias")}

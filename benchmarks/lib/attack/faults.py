@@ -180,7 +180,7 @@ def rotation(target: Target, file: Path) -> Observation:
 
     changed = eventually(lambda: status(other) == 200, seconds=30)
     old = status(TOKEN)
-    words = f"the new token works after {changed or 0:.1f} s, the old one gets {old}, the server goes on"
+    words = f"the new token works after {changed or 0:.1f} s, the old one gets {old}, the server keeps running"
     return Observation(changed is not None and old == 401 and target.process.poll() is None, words)
 
 

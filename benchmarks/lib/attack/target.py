@@ -23,7 +23,7 @@ START = "robust serve small={model} --json --port 0"
 TOKEN = "a-token-for-the-attack-0123456789"
 _READY = 300.0  # seconds
 _WORKERS = ("model_service_worker", "asgi.worker")  # in the command lines of TorchServe's workers, and of ours
-_DECODER = "service.decoding"  # a helper that is killed and started again by design
+_DECODER = "service.decoding"  # a process that is killed and restarted by design
 
 
 @dataclass

@@ -75,15 +75,15 @@ def test_graphs_that_are_not_classifiers(tmp_path: Path) -> None:
     path, flat = tmp_path / "foreign.onnx", helper.make_node("Flatten", ["x"], ["y"])
     two = [flat, helper.make_node("Identity", ["x"], ["boxes"])]
     boxes = ("boxes", TensorProto.FLOAT, ["N", 3, 4, 6])
-    refused(tmp_path, r"has 2 \(y, boxes\), as detectors have", _graph(path, two, [X], [Y, boxes]))
+    refused(tmp_path, r"has 2 \(y, boxes\), as detectors do", _graph(path, two, [X], [Y, boxes]))
     refused(tmp_path, r"gives \(\?, 3, 4, 6\): it is not a classifier", _graph(path, two[1:], [X], [boxes]))
     both = [helper.make_node("Add", ["x", "z"], ["s"]), helper.make_node("Flatten", ["s"], ["y"])]
     refused(tmp_path, r"has 2 \(x, z\)", _graph(path, both, [X, ("z", *X[1:])], [Y]))
     words = ("x", TensorProto.INT64, ["N", 12])
     refused(tmp_path, "is int64 of", _graph(path, [helper.make_node("Cast", ["x"], ["y"], to=1)], [words], [Y]))
     chance = [helper.make_node("RandomNormalLike", ["x"], ["r"]), helper.make_node("Flatten", ["r"], ["y"])]
-    refused(tmp_path, "RandomNormalLike that draws by chance", _graph(path, chance, [X], [Y]))
-    refused(tmp_path, "is of ONNX opset 9", _graph(path, [flat], [X], [Y], opset=9))
+    refused(tmp_path, "RandomNormalLike that is random", _graph(path, chance, [X], [Y]))
+    refused(tmp_path, "has ONNX opset 9", _graph(path, [flat], [X], [Y], opset=9))
     mixing = [
         helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
         helper.make_node("Sub", ["x", "m"], ["d"]),
@@ -116,8 +116,8 @@ class _Carrier:
 def test_torch_modules_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "their_network", Small, raising=False)
     sized: dict[str, Any] = {"size": (4, 6)}
-    refused(tmp_path, "does not say which size", Small())
-    refused(tmp_path, "does not say which size", "torch:their_network")
+    refused(tmp_path, "does not say how large", Small())
+    refused(tmp_path, "does not say how large", "torch:their_network")
     refused(tmp_path, "gives a dict, as detectors do", _Boxes(), **sized)
     refused(tmp_path, r"gives \(2, 3, 4, 6\) for 2 images", nn.Identity(), **sized)
     refused(tmp_path, "does not take images of shape", nn.Conv2d(1, 1, 3), **sized)

@@ -95,7 +95,7 @@ WRONG = {
         "missing is not a run folder: it has no recipe.toml; train one with `robust train`."),
     "train: no such recipe": ("train nothing", 2, "A recipe is a .toml file or one of cifar10-l2, "),
     "train: a file where a folder is needed": (
-        "train digits-l2 --out text.txt", 1, "text.txt exists already; give another --out"),
+        "train digits-l2 --out text.txt", 1, "text.txt already exists: choose another --out"),
     "train: a field that is none": (
         "train digits-l2 --set stagse=3", 2, "A recipe has no field `stagse`; did you mean `stages`?"),
     "evaluate: missing": ("evaluate missing", 2, "missing is not a run folder or a model file."),

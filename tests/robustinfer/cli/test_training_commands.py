@@ -51,7 +51,7 @@ def test_the_template_for_a_folder_trains_on_one(robust: Robust, tmp_path: Path)
 def test_a_template_overwrites_nothing(robust: Robust, tmp_path: Path) -> None:
     (tmp_path / "folder.toml").write_text("mine")
     code, _, err = robust("recipes", "--new", "folder")
-    assert (code, "folder.toml exists already" in err) == (2, True)
+    assert (code, "folder.toml already exists" in err) == (2, True)
     assert (tmp_path / "folder.toml").read_text() == "mine"
     code, _, err = robust("recipes", "--new", "video")
     assert (code, "There is a template for: folder; found 'video'" in err) == (2, True)
@@ -81,7 +81,7 @@ def test_the_time_left_comes_from_the_estimate_and_then_from_what_is_done(
     assert watcher.left() == "2 min left"
     said = " ".join(capsys.readouterr().err.split())
     assert "takes about 11 days on this machine (3.0 s per step" in said
-    assert "It uses 1 thread: a step takes 3 s with it and 30 s with 2. --threads 2 insists." in said
+    assert "It uses 1 thread: a step takes 3 s with it and 30 s with 2. Use --threads 2 to insist." in said
 
 
 def test_a_resumed_training_counts_only_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What an unlucky or hostile day brings to the engine asgi: lost workers and files, silent clients, a short drain."""
+"""What an unlucky or hostile day brings to the asgi engine: lost workers and files, silent clients, a short drain."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What only the engine asgi has: streams of votes, replays, the whole open protocol, work that ends with its client."""
+"""What only the asgi engine has: streams of votes, replays, the whole open protocol, work that ends with its client."""
 
 import asyncio
 import json

@@ -101,7 +101,7 @@ CASES: dict[str, tuple[dict[str, bytes], int, str]] = {
     "unknown mode": (body(mode="guess"), 400, "wrong_type"),
     "unknown field": (body(__class__=1), 400, "unknown_field"),
     "unknown field without a value": (body(sigmoid=None), 400, "unknown_field"),
-    "field that stands twice": ({"body": b'{"image": [[9]], "n": 1, "n": 2}'}, 400, "repeated_field"),
+    "field that appears twice": ({"body": b'{"image": [[9]], "n": 1, "n": 2}'}, 400, "repeated_field"),
     "unknown form field": ({"image": npy(PIXELS), "n_samples": b"5"}, 400, "unknown_field"),
     "two files": ({"image": npy(PIXELS), "data": npy(PIXELS)}, 400, "two_images"),
     "no samples": (body(n=0), 422, "limit_n"),

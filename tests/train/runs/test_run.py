@@ -109,7 +109,7 @@ def test_changed_weights_are_noticed(trained: Run, tmp_path: Path) -> None:
 def test_a_folder_that_exists_or_is_of_another_recipe_is_left_alone(trained: Run, tmp_path: Path) -> None:
     folder = copy(trained, tmp_path / "run")
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    with pytest.raises(RunError, match="exists already; give another --out, or --resume"):
+    with pytest.raises(RunError, match="already exists: choose another --out, or use --resume"):
         train(trained.recipe, folder, device="cpu")
     with pytest.raises(RunError, match=r"a run of another recipe: `delta` is 0.1 there and 0.2 here"):
         train(trained.recipe.replace(delta=0.2), folder, device="cpu", resume=True)
