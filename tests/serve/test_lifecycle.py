@@ -1,8 +1,10 @@
 """How a server starts, loses processes, drains and stops. Recovery times are printed: run with -s to see them."""
 
+import json
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -93,12 +96,16 @@ def test_too_much_load_is_refused_and_sigterm_drains_and_leaves_nothing(
     tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
 ) -> None:
     config = tmp_path / "serve.toml"
-    config.write_text(f"queue = 4\nbatch_size = 1\nmax_n = 200_000\ndrain_timeout = {PATIENCE}\n")
+    config.write_text(
+        f"queue = 4\nbatch_size = 1\nmax_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = {PATIENCE}\n"
+    )
     with serving(tmp_path, str(tiny), "--config", str(config), token=None, engine=engine) as server:
         assert len(server.workers()) == 1
         folder = server.folder()
         if engine == "torchserve":
             refuse_what_does_not_fit(server, image)
+        else:
+            refuse_while_others_compute(server, image)
         answers: dict[int, Any] = {}
 
         def ask(seed: int) -> None:
@@ -145,6 +152,25 @@ def refuse_what_does_not_fit(server: Server, image: Array) -> None:
     # If the worker had not yet taken its request, the queue had no room for the fifth.
     assert rest[:4] == [200] * 4
     assert rest[4] in (200, 503)
+
+
+def refuse_while_others_compute(server: Server, image: Array) -> None:
+    """One request is in work and four wait: the others are refused at once, and let in when those five hang up."""
+    body = json.dumps({"image": image.tolist(), "n": 100_000_000}).encode()
+    head = f"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    question = f"{head}Content-Type: application/json\r\n\r\n".encode() + body
+    address = urlsplit(server.url)
+    held = [socket.create_connection((address.hostname or "", address.port or 0), PATIENCE) for _ in range(5)]
+    for connection in held:
+        connection.sendall(question)
+    eventually(lambda: server.in_hand() == 5)
+    with server.http() as http:
+        told = [http.post("/predictions/tiny", json={"image": image.tolist(), "n": 1000}) for _ in range(7)]
+    assert [answer.status_code for answer in told] == [503] * 7
+    assert {(answer.json()["error"]["code"], answer.headers["Retry-After"]) for answer in told} == {("full", "1")}
+    for connection in held:
+        connection.close()
+    eventually(lambda: server.in_hand() == 0)
 
 
 @pytest.mark.slow
@@ -231,8 +257,6 @@ def test_mistakes_are_refused_before_anything_starts(
 @pytest.fixture
 def unused_port_holder() -> Iterator[int]:
     """A port that another program has."""
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

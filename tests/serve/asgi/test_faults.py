@@ -1,4 +1,4 @@
-"""What an unlucky or hostile day brings to the asgi engine: lost workers and files, silent clients, a short drain."""
+"""What an unlucky or hostile day brings to the asgi engine: lost and hung workers, silent clients, a short drain."""
 
 import contextlib
 import os
@@ -19,7 +19,6 @@ from robust.export.baselines import write_baseline
 
 from robustinfer import Predictor
 from robustinfer.baseline import Baseline
-from robustinfer.signing import PrivateKey
 
 from ...waiting import PATIENCE, eventually
 from ..conftest import TOKEN, Server, serving
@@ -41,23 +40,11 @@ def status(server: Server, image: Array, token: str | None) -> int:
     return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=PATIENCE).status_code
 
 
-def test_tokens_keys_environment_and_silent_clients(tiny: Path, image: Array, tmp_path: Path) -> None:
-    key = PrivateKey.generate()
-    public = key.write(tmp_path / "release.key")
-    token_file, config = tmp_path / "token", tmp_path / "serve.toml"
-    token_file.write_text(TOKEN)
+def test_silent_clients_are_disconnected_and_the_last_spans_are_sent(tiny: Path, image: Array, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
     config.write_text("read_timeout = 1.0\nconnections = 20\n")
-    foreign = {"DATABASE_URL": "postgres://user:word@host/base", "http_proxy": "http://127.0.0.1:9"}
     traced = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "3600000"}  # at the end, or never
-    options = ("--token-file", str(token_file), "--config", str(config), "--sign-key", str(tmp_path / "release.key"))
-    with serving(tmp_path, str(tiny), *options, environment=foreign | traced, engine="asgi") as server:
-        (worker,) = server.workers()
-        inherited = Path(f"/proc/{worker}/environ").read_bytes().decode()
-        assert not [word for word in (*foreign, "ROBUST_SERVE_TOKEN=") if word in inherited]
-        with server.client(key=public) as client:
-            client.certify(image, n=500)
-            assert client.metadata()["signed_by"] == key.public.id
-
+    with serving(tmp_path, str(tiny), "--config", str(config), environment=traced, engine="asgi") as server:
         # Whoever says nothing, or not all of it, is disconnected; and when there are too many, the oldest is.
         silent = [connection(server) for _ in range(60)]
         silent[0].sendall(b"POST /predictions/tiny HTTP/1.1\r\nHost:")
@@ -72,19 +59,7 @@ def test_tokens_keys_environment_and_silent_clients(tiny: Path, image: Array, tm
                 assert one.recv(1) == b""
         slow.close()
         assert status(server, image, TOKEN) == 200
-
-        # A new token is read on SIGHUP; without its file the server lets nobody in, and a new worker does not either.
-        token_file.write_text("another-token-for-tests-0123456789")
-        server.process.send_signal(signal.SIGHUP)
-        eventually(lambda: status(server, image, "another-token-for-tests-0123456789") == 200)
-        assert status(server, image, TOKEN) == 401
-        (server.folder() / "state" / "token.sha256").unlink()
-        os.kill(worker, signal.SIGKILL)
-        eventually(lambda: server.workers() not in ([], [worker]))
-        assert status(server, image, None) == 401
-        assert status(server, image, "another-token-for-tests-0123456789") == 401
         assert server.stop() == 0
-        # The spans of the second worker's requests are out before it ends.
         assert server.log.read_text().count("robust.request_id") >= 2
 
 
@@ -101,9 +76,9 @@ def test_a_worker_that_cannot_come_back_ends_the_server_with_a_reason(tiny: Path
         assert "A worker cannot start" in text
 
 
-def test_a_drain_that_is_cut_short_says_so_and_a_full_server_too(tiny: Path, image: Array, tmp_path: Path) -> None:
+def test_a_drain_that_is_cut_short_says_so(tiny: Path, image: Array, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
-    config.write_text("queue = 2\nmax_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = 0.5\n")
+    config.write_text("max_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = 0.5\n")
     with serving(tmp_path, str(tiny), "--config", str(config), token=None, engine="asgi") as server:
 
         def ask() -> None:
@@ -114,7 +89,6 @@ def test_a_drain_that_is_cut_short_says_so_and_a_full_server_too(tiny: Path, ima
         for thread in threads:
             thread.start()
         eventually(lambda: server.in_hand() == 3)
-        assert status(server, image, None) == 503
         assert httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200
         assert httpx.get(f"{server.url}/predictions/tiny", timeout=PATIENCE).status_code == 200
         server.process.send_signal(signal.SIGTERM)
