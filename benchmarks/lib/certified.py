@@ -19,7 +19,7 @@ from benchmarks.lib.experiments import Row, Table, arguments, chosen_rows, cpu_s
 from benchmarks.lib.record import BENCHMARKS, RESULTS, environment
 from robustinfer import Predictor
 from robustinfer.certificate_file import Entry, certify_data, read_certificates
-from robustinfer.data import load_images
+from robustinfer.data import find_data, load_images, place_data
 from robustinfer.smoothing.bounds import clopper_pearson_lower, radius_top_class
 from robustinfer.summary import summarize
 
@@ -40,7 +40,7 @@ def _exported(run: Run, folder: Path, *, data: Path) -> Path:
 
 def data_set(name: str, folder: Path) -> str:
     """The spec of a data set; digits come with scikit-learn and lie in no folder."""
-    return name if name == "digits" else f"{name}:{folder}"
+    return name if name == "digits" else str(find_data(str(folder), name))
 
 
 def _certified(
@@ -144,8 +144,10 @@ def certify_rows(options: argparse.Namespace, rows: CertifiedSet) -> None:
         folder = options.runs / f"{rows.record.removesuffix('_mnist')}-{key.replace('/', '-')}"
         model = KEPT / f"{rows.record}-{sigma:g}.onnx"
         if not (about and (row.name, seed) == (rows.kept, 0) and model.is_file()):
-            run, cost = trained(recipe, folder, data=options.data)
+            placed = recipe.replace(data=place_data(str(options.data), recipe.data)[0])
+            run, cost = trained(placed, folder, data=options.data)
             about = {**row.about, "sigma": sigma, "seed": seed, **history(run, cost)}
+            about["recipe"]["data"] = recipe.data  # wherever it lay
             model = _exported(run, folder, data=options.data)
         path = folder.with_name(f"{folder.name}-{n}.jsonl")
         found = _certified(model, path, data=recipe.data, options=options, every=every, n=n)
