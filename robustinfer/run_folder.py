@@ -51,6 +51,7 @@ class Stage:
             "seconds": self.seconds,
             "metrics": self.metrics,
             "digest": self.digest,
+            "file": self.path.name,
             "warnings": list(self.warnings),
         }
 
@@ -94,13 +95,14 @@ class RunFolder:
 
     def stage(self, number: int) -> Stage:
         """One finished stage."""
-        path = self.path / f"stage-{number:02d}.safetensors"
-        document = _read_json(path.with_suffix(".json"))
+        file = self.path / f"stage-{number:02d}.json"
+        document = _read_json(file)
         try:
             betas = tuple(float(beta) for beta in document["betas"])
             known = {key: document[key] for key in ("number", "architecture", "beta", "seconds", "metrics", "digest")}
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path.with_suffix('.json')} is damaged: {error}.") from error
+            raise RunError(f"{file} is damaged: {error}.") from error
+        path = self.path / Path(str(document.get("file", file.with_suffix(".safetensors").name))).name
         return Stage(**known, betas=betas, path=path, warnings=tuple(document.get("warnings", ())))
 
     @property

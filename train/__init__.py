@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from robustinfer.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from .budget.purse import Budget as Budget
     from .members.ensemble import Ensemble as Ensemble
     from .recipe import Recipe as Recipe
     from .recipe import builtin_recipes as builtin_recipes
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from .runs.run import Stage as Stage
     from .starting import Start as Start
     from .training import train as train
+    from .training import train_within as train_within
 
-__all__ = ["Ensemble", "Recipe", "Run", "Stage", "Start", "builtin_recipes", "train"]
+__all__ = ["Budget", "Ensemble", "Recipe", "Run", "Stage", "Start", "builtin_recipes", "train", "train_within"]
 
 _HOMES = {
+    "Budget": ".budget.purse",
     "Ensemble": ".members.ensemble",
     "Recipe": ".recipe",
     "Run": ".runs.run",
@@ -30,6 +33,7 @@ _HOMES = {
     "Start": ".starting",
     "builtin_recipes": ".recipe",
     "train": ".training",
+    "train_within": ".training",
 }
 
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -2,9 +2,12 @@
 
 import errno
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +18,7 @@ from robustinfer.run_folder import RunFolder
 
 from .boosting.booster import Booster
 from .boosting.registry import make_booster
+from .budget import Budget, BudgetBooster, budgeted
 from .data.datasets import ImageData, load_data
 from .machine.memory import keep_freed_memory
 from .machine.processes import Processes, join_processes
@@ -28,7 +32,7 @@ from .stage.checks import check_stage
 from .stage.perturbations import perturbation_bytes
 from .starting import Start
 
-__all__ = ["train"]
+__all__ = ["train", "train_within"]
 
 # Fields that change neither the members nor where they come from: a run may be resumed with others.
 _HARMLESS = {"name", "description", "checkpoint_seconds"}
@@ -92,6 +96,24 @@ def train(
         if processes.first:
             draw_curves(run)
         return run
+
+
+def train_within(
+    recipe: Recipe,
+    out: str | Path,
+    budget: Budget,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    tell: Callable[[float, str], None] = lambda spent, words: None,
+    **options: Any,
+) -> Run:
+    """Train for as long as a budget lasts, and let held-out images decide on what (`train/budget/rules.py`).
+
+    A run that is resumed continues with what is left of the budget, which may be larger then. `tell` is told what is
+    spent, and in words what was decided; `options` are those of `train`.
+    """
+    booster = partial(BudgetBooster, budget=budget, clock=clock, tell=tell)
+    return train(budgeted(recipe), out, booster=booster, **options)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`robust train`: a recipe becomes a run folder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from .options import SkipUnreadable
 from .recipes import recipe_lines
 
 if TYPE_CHECKING:
+    from robust.train import Budget, Run
     from robust.train.starting import Start
 
 __all__ = ["command"]
@@ -54,6 +55,19 @@ def command(
     std: Annotated[
         str | None, typer.Option(help="Normalisation of --from: deviations per channel.", show_default=False)
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Train for this long (90s, 45m, 1h30m) and let held-out images decide on what: the present member, a "
+            "head on its trunk, or a new member (docs/training.md).",
+            show_default=False,
+        ),
+    ] = None,
+    budget_operations: Annotated[
+        float | None,
+        typer.Option(help="As --budget, for this many floating-point operations of training.", show_default=False),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads for torch; 0 measures what is fastest here.")] = 0,
@@ -74,10 +88,10 @@ def command(
         raise ArgumentError(f"Give one of these recipes, or a file of your own (`{program()} recipes --new folder`).")
     with needed(extra="train", why="robust train"):
         import torch
-        from robust.train import Recipe, train
+        from robust.train import Recipe, train, train_within
 
     from ..data import place_data
-    from .training_progress import stoppable, watching
+    from .training_progress import spending, stoppable, watching
 
     chosen = Recipe.load(recipe).set(set_ or ())
     name, root = place_data(data, chosen.data, download=download)
@@ -92,23 +106,39 @@ def command(
         return
     start = _start(from_, parameters, mean, std)
     folder = out if out is not None else Path("runs") / chosen.name
-    with watching(chosen) as watcher, stoppable(watcher, folder) as stop:
-        run = train(
-            chosen,
-            folder,
-            start=start,
-            root=root,
-            resume=resume,
-            device=device,
-            threads=threads,
-            download=download,
-            skip_unreadable=skip_unreadable,
-            watcher=watcher,
-            announce=None if watcher is None else watcher.announce,
-            stop=stop,
-        )
-    if watcher is None:  # another process of torchrun speaks
+    options: dict[str, Any] = {
+        "start": start,
+        "root": root,
+        "resume": resume,
+        "device": device,
+        "threads": threads,
+        "download": download,
+        "skip_unreadable": skip_unreadable,
+    }
+    spent = _budget(budget, budget_operations)
+    if spent is not None:
+        with spending(spent) as purse, stoppable(purse, folder) as stop:
+            run = train_within(chosen, folder, spent, tell=purse.tell, stop=stop, **options)
+        _print(run, json=json)
         return
+    with watching(chosen) as watcher, stoppable(watcher, folder) as stop:
+        announce = None if watcher is None else watcher.announce
+        run = train(chosen, folder, watcher=watcher, announce=announce, stop=stop, **options)
+    if watcher is not None:  # else another process of torchrun speaks
+        _print(run, json=json)
+
+
+def _budget(time: str | None, operations: float | None) -> "Budget | None":
+    from robust.train import Budget
+
+    if time is not None and operations is not None:
+        raise ArgumentError("Give --budget or --budget-operations, not both.")
+    if operations is not None:
+        return Budget(operations, "operations")
+    return None if time is None else Budget.time(time)
+
+
+def _print(run: "Run", *, json: bool) -> None:
     if json:
         stages = [stage.to_json() for stage in run.stages]
         print_json({"run": str(run.path), "recipe": run.recipe.name, "stages": stages})

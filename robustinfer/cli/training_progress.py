@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from robust.train.budget.purse import Budget
 from robust.train.pace import Pace
 from robust.train.recipe import Recipe
 from robust.train.stage.schedule import stage_cost
@@ -18,7 +19,7 @@ from robust.train.stage.schedule import stage_cost
 from ..errors import StoppedError
 from .console import duration, interruptible, note, program, stderr
 
-__all__ = ["TerminalWatcher", "stoppable", "watching"]
+__all__ = ["BudgetWatcher", "TerminalWatcher", "spending", "stoppable", "watching"]
 
 _LONG, _VERY_LONG = 120.0, 24 * 3600.0
 
@@ -101,13 +102,43 @@ def watching(recipe: Recipe) -> Iterator[TerminalWatcher | None]:
     if os.environ.get("RANK", "0") != "0":
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+    with _bar() as bar:
         yield TerminalWatcher(recipe, bar)
 
 
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
+    return Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal)
+
+
+class BudgetWatcher:
+    """Shows what is spent of a budget; each decision is a line."""
+
+    def __init__(self, budget: Budget, bar: Progress) -> None:
+        self.budget, self.bar, self.started = budget, bar, False
+        self.task = bar.add_task("starting", total=budget.amount, left="")
+
+    def tell(self, spent: float, words: str) -> None:
+        """Something was spent; with words, something was decided."""
+        self.started = True
+        self.bar.update(self.task, completed=spent, description="spending the budget", left=self._left(spent))
+        if words:
+            note(f"{words}; {self._left(spent)}")
+
+    def _left(self, spent: float) -> str:
+        left = max(0.0, self.budget.amount - spent)
+        return f"{duration(left)} left" if self.budget.unit == "seconds" else f"{left:.2g} operations left"
+
+
 @contextmanager
-def stoppable(watcher: TerminalWatcher | None, folder: Path) -> Iterator[Callable[[], bool]]:
+def spending(budget: Budget) -> Iterator[BudgetWatcher]:
+    """A watcher of a budgeted training, on stderr."""
+    with _bar() as bar:
+        yield BudgetWatcher(budget, bar)
+
+
+@contextmanager
+def stoppable(watcher: TerminalWatcher | BudgetWatcher | None, folder: Path) -> Iterator[Callable[[], bool]]:
     """The `stop` of a training into `folder`: ctrl-C or SIGTERM once it has started. Then say how to resume."""
     worthwhile = (lambda: True) if watcher is None else (lambda: watcher.started)
     try:

@@ -28,6 +28,8 @@ _REPLACED = {
     r"(?<= train )(.*)--data DIR": r"\1--data digits",
     r"--data cifar10:\S+": "--data digits",  # the small model is one of digits
     r"--n 100000\b": "--n 300",
+    r"--budget 45m": "--budget 1s",
+    r"--budget 1h30m": "--budget 2s",
     r"--from runs/clean --set data=folder:images": "--from quickstart/run --set data=digits",
     r"(?<!\S)RUN(?!\S)": "quickstart/run",
     r"(?<!\S)DIR(?!\S)": "data",

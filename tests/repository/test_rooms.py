@@ -12,7 +12,19 @@ FOLDERS = {"robustinfer": "robustinfer", "train": "robust.train", "export": "rob
 TRAIN = tuple(
     f"robust.train.{room}"
     for room in (
-        *("recipe", "machine", "data", "members", "attacks", "theory", "runs", "stage", "boosting", "evaluation"),
+        *(
+            "recipe",
+            "machine",
+            "data",
+            "members",
+            "attacks",
+            "theory",
+            "runs",
+            "stage",
+            "boosting",
+            "budget",
+            "evaluation",
+        ),
     )
 )
 RUNTIME = ("robustinfer", "robustinfer.smoothing", "robustinfer.engines", "robustinfer.data")

@@ -160,9 +160,15 @@ class Run:
         seconds: float,
         metrics: dict[str, Any],
         warnings: list[dict[str, str]],
+        version: int = 0,
     ) -> Stage:
-        """Write a finished stage: the parameters first, then the document that makes it count."""
-        path = self.path / f"stage-{number:02d}.safetensors"
+        """Write a finished stage: the parameters first, then the document that makes it count.
+
+        A stage that was trained further takes its own place as another `version`, in a file of another name, so that
+        parameters and document fit each other at every moment.
+        """
+        suffix = f"-{version}" if version else ""
+        path = self.path / f"stage-{number:02d}{suffix}.safetensors"
         save_tensors(path, own_tensors(member))
         stage = Stage(
             number,
@@ -175,7 +181,13 @@ class Run:
             sha256(path),
             tuple(warnings),
         )
-        write_text(path.with_suffix(".json"), json.dumps(stage.to_json(), indent=2) + "\n")
+        write_text(self.path / f"stage-{number:02d}.json", json.dumps(stage.to_json(), indent=2) + "\n")
+        for old in (
+            self.path / f"stage-{number:02d}.safetensors",
+            *self.path.glob(f"stage-{number:02d}-*.safetensors"),
+        ):
+            if old != path:
+                old.unlink(missing_ok=True)
         return stage
 
 

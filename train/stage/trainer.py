@@ -132,10 +132,15 @@ class StageTrainer:
             self.model.load_state_dict(self.best.tensors)
         self.model.eval()
 
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        fraction = self.epoch + self.step / self.batches.steps
+        return cosine_learning_rate(self.recipe.learning_rate, fraction / self.epochs)
+
     def update(self) -> Tensor:
         """One gradient step on {w_t, beta_t}; the loss stays on the device."""
         recipe, fraction = self.recipe, self.epoch + self.step / self.batches.steps
-        rate = cosine_learning_rate(recipe.learning_rate, fraction / self.epochs)
+        rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         delta = ramped_delta(recipe, fraction, fresh=self.fresh)
@@ -244,7 +249,7 @@ class StageTrainer:
             "step": self.step,
             "images": round((before + fraction) * self.batches.steps) * self.recipe.batch,
             "loss": self._mean(losses),
-            "learning_rate": cosine_learning_rate(self.recipe.learning_rate, fraction / self.epochs),
+            "learning_rate": self.learning_rate(),
             "seconds": self.seconds,
         }
 
@@ -266,14 +271,6 @@ class StageTrainer:
         self._check_finite()
         if not self.processes.first:
             return
-        state = {
-            "seconds": self.seconds,
-            "attack_steps": self.attack_steps,
-            "warnings": self.warnings,
-            "good": self.good.accuracy,
-            "best": self.best.accuracy,
-            "losses": [float(loss) for loss in self.losses],
-        }
         tensors = {
             **prefixed("model", self.model.state_dict()),
             **prefixed("optimizer", flatten_optimizer(self.optimizer)),
@@ -282,7 +279,18 @@ class StageTrainer:
         }
         if self.perturbations is not None:
             tensors["perturbations.kept"] = self.perturbations.kept
-        Checkpoint(self.number, self.epoch, self.step, state, tensors).save(self.folder)
+        Checkpoint(self.number, self.epoch, self.step, self.state(), tensors).save(self.folder)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds besides tensors."""
+        return {
+            "seconds": self.seconds,
+            "attack_steps": self.attack_steps,
+            "warnings": self.warnings,
+            "good": self.good.accuracy,
+            "best": self.best.accuracy,
+            "losses": [float(loss) for loss in self.losses],
+        }
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint of this stage."""

@@ -112,3 +112,23 @@ def test_fine_tuning_from_the_command_line(robust: Robust, tmp_path: Path) -> No
     assert (code, "belong to --from" in err) == (2, True)
     code, _, err = robust("train", "digits-l2", "--from", "clean", "--mean", "a,b", "--std", "1")
     assert (code, "--mean takes numbers" in err) == (2, True)
+
+
+def test_a_budget_from_the_command_line(robust: Robust, tmp_path: Path) -> None:
+    words = [word for field in ("limit=96", "width=0.125", "batch=48", "steps=1") for word in ("--set", field)]
+    command = ("train", "digits-linf", "--out", "run", "--device", "cpu", "--threads", "1", *words)
+    code, out, err = robust(*command, "--budget", "0.5s")
+    assert code == 0, err
+    assert "member 1: " in err
+    assert "next: " in err
+    assert out.splitlines()[0].startswith("stage  epochs")
+    decided = json.loads((tmp_path / "run" / "budget.json").read_text())
+    assert decided["budget"] == {"amount": 0.5, "unit": "seconds"}
+    assert decided["decisions"][-1]["spent"] >= 0.5
+    assert Run.open(tmp_path / "run").ensemble().members
+    for wrong, sentence in (
+        (("--budget", "soon"), "A budget of time is written as 90s, 45m or 1h30m; found 'soon'"),
+        (("--budget", "1m", "--budget-operations", "1e9"), "not both"),
+    ):
+        code, _, err = robust("train", "digits-linf", *wrong)
+        assert (code, sentence in err) == (2, True), err

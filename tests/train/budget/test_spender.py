@@ -1,0 +1,134 @@
+"""A budgeted training on a few digits, with a clock that counts: decisions, deployment, interruption."""
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from robust.train import Recipe, Run, train_within
+from robust.train.budget import Budget, spender
+from robust.train.budget.rules import JOINS, PAYS
+
+from robustinfer.errors import RecipeError, RunError, StoppedError
+
+
+@pytest.fixture
+def small(tiny: Recipe) -> Recipe:
+    return tiny.replace(select="last", steps=1, validation_images=20, learning_rate=0.005)
+
+
+def ticking() -> Callable[[], float]:
+    """A clock on which every look takes a second."""
+    ticks = itertools.count()
+    return lambda: float(next(ticks))
+
+
+def spend(recipe: Recipe, out: Path, amount: float, **options: Any) -> Run:
+    return train_within(recipe, out, Budget(amount), clock=ticking(), root=out, device="cpu", **options)
+
+
+def decisions(run: Run) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((run.path / "budget.json").read_text())["decisions"]
+    return found
+
+
+def test_every_slice_is_decided_by_the_rules_and_leaves_a_usable_ensemble(small: Recipe, tmp_path: Path) -> None:
+    usable: list[int] = []
+
+    def tell(spent: float, words: str) -> None:
+        if words:  # after a slice: what a kill would leave here can be used
+            run = Run.open(tmp_path / "run")
+            scores = run.ensemble()(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+            usable.append(int(torch.isfinite(scores).all()))
+
+    run = spend(small, tmp_path / "run", 120, tell=tell)
+    found = decisions(run)
+    assert usable == [1] * len(found)
+    assert len(found) >= 3
+    assert found[0]["deployed"]
+    for before, after in itertools.pairwise(found):
+        again = after["part"] == before["part"] and before["next"] == "continue"
+        assert again == (after["slice"] is not None)
+        assert after["spent"] > before["spent"]
+    joined = {1}
+    for decision in found[1:]:
+        evidence = decision["ensemble"]
+        margin = 0.0 if decision["part"] in joined else JOINS
+        better = evidence["difference"] > 0 and evidence["difference"] >= margin * evidence["standard_error"]
+        assert decision["deployed"] == better
+        joined |= {decision["part"]} if better else set()
+        if decision["slice"] is not None:
+            paid = decision["slice"]["difference"] >= PAYS * decision["slice"]["standard_error"]
+            assert (decision["next"] == "continue") == (paid and decision["slice"]["difference"] > 0)
+    assert len(run.stages) == len(joined)
+
+
+def test_heads_and_members_are_tried_when_nothing_pays(
+    small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a margin that no slice reaches, the order is: member, head, head..., member, and then nothing."""
+    monkeypatch.setattr(spender, "PAYS", 1e9)
+    monkeypatch.setattr(spender, "JOINS", 1e9)
+    run = spend(small, tmp_path / "run", 640)
+    assert [(decision["kind"], decision["next"]) for decision in decisions(run)] == [
+        ("member", "continue"),  # the first slice has nothing to be compared with
+        ("member", "head"),
+        ("head", "continue"),
+        ("head", "member"),
+        ("member", "continue"),
+        ("member", "stop"),
+    ]
+    assert len(run.stages) == 1, "nothing joined, so one network remains"
+    again = spend(small, tmp_path / "run", 640, resume=True)
+    assert len(decisions(again)) == 6, "what was stopped stays stopped"
+
+
+def test_parts_that_join_are_stages(small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spender, "PAYS", 1e9)
+    monkeypatch.setattr(spender, "JOINS", 0.0)
+    run = spend(small.replace(smoothing="gaussian", sigma=0.25, norm="l2"), tmp_path / "run", 160)
+    kinds = [stage.metrics["kind"] for stage in run.stages]
+    assert kinds[:2] == ["member", "head"]
+    shared, own = run.stages[0], run.stages[1]
+    assert own.path.stat().st_size < shared.path.stat().st_size, "a head is stored without its trunk"
+    assert len(run.ensemble().members) == len(kinds)
+    assert sorted(path.name for path in run.path.glob("stage-*.safetensors")) == sorted(
+        stage.path.name for stage in run.stages
+    ), "older versions are gone"
+
+
+def test_a_stopped_training_resumes_with_what_is_left(small: Recipe, tmp_path: Path) -> None:
+    asked = itertools.count()
+    with pytest.raises(StoppedError):
+        spend(small, tmp_path / "run", 120, stop=lambda: next(asked) > 40)
+    before = decisions(Run.open(tmp_path / "run"))
+    run = spend(small, tmp_path / "run", 120, resume=True)
+    found = decisions(run)
+    assert found[: len(before)] == before
+    assert len(found) > len(before) >= 1
+    assert found[-1]["spent"] >= 120
+    assert len(decisions(spend(small, tmp_path / "run", 120, resume=True))) == len(found), "nothing is left"
+    assert len(decisions(spend(small, tmp_path / "run", 180, resume=True))) > len(found), "a larger budget continues"
+
+
+@pytest.mark.slow
+def test_operations_are_those_of_the_steps(small: Recipe, tmp_path: Path) -> None:
+    runs = [
+        train_within(small, tmp_path / name, Budget(1e8, "operations"), clock=ticking(), device="cpu")
+        for name in ("once", "twice")
+    ]
+    first, second = map(decisions, runs)
+    assert first == second, "operations depend on no clock"
+    assert first[-1]["spent"] >= 1e8
+
+
+def test_what_does_not_fit_is_refused(small: Recipe, tiny: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="booster"):
+        spend(tiny, tmp_path / "best", 100)
+    run = spend(small, tmp_path / "run", 60)
+    (run.path / "resume.safetensors").unlink()
+    with pytest.raises(RunError, match="not trained by a budget"):
+        spend(small, tmp_path / "run", 120, resume=True)

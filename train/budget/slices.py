@@ -1,0 +1,123 @@
+"""A part of the ensemble that is trained slice by slice, with a schedule that can be cut anywhere.
+
+Warm-up, then a constant rate; and at the end of each slice a decay to 0 that is branched off: the decayed parameters
+are what is measured and deployed, while training continues from those before the decay.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from ..runs.checkpoint import Checkpoint
+from ..stage.trainer import StageTrainer
+from .purse import Purse
+
+__all__ = ["SliceTrainer"]
+
+_WARM_UP = 50  # steps
+_DECAY = 0.25  # share of a slice
+
+
+class SliceTrainer(StageTrainer):
+    """One member or head, and how far it has come."""
+
+    def __init__(self, *arguments: Any, kind: Literal["member", "head"], purse: Purse, **parts: Any) -> None:
+        super().__init__(*arguments, **parts)
+        self.kind, self.purse = kind, purse
+        self.taken = 0  # steps before any decay
+        self.spent = 0.0
+        self.before: Tensor | None = None  # held-out losses after the slice before
+        self.joined, self.version = False, 0
+        self.notes: dict[str, Any] = {}  # what a checkpoint says besides
+        self._decay: tuple[int, int] | None = None  # steps of the branch that are done, and all of them
+        self._operations = 0.0
+
+    def learning_rate(self) -> float:
+        """Linear to the recipe's rate over the warm-up, constant from then on; in a decay linear to 0."""
+        rate = self.recipe.learning_rate * min(1.0, (self.taken + 1) / _WARM_UP)
+        if self._decay is None:
+            return rate
+        done, total = self._decay
+        return rate * (1 - (done + 1) / (total + 1))
+
+    def advance(self, amount: float, tell: Callable[[], None]) -> int:
+        """Steps at the constant rate until all but the decay of a slice of this amount is spent; how many they were."""
+        self.model.train()
+        begun, steps = self.purse.spent, 0
+        while steps == 0 or self.purse.spent - begun < (1 - _DECAY) * amount:
+            self.processes.leave_if_asked()
+            self._step()
+            steps, self.taken = steps + 1, self.taken + 1
+            tell()
+        self._check_finite()
+        return steps
+
+    @contextmanager
+    def decayed(self, steps: int) -> Iterator[None]:
+        """Within the block the model is what a decay after `steps` steps of a slice makes of it; then as before."""
+        place = (self.epoch, self.step)
+        model, optimizer = copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict())
+        total = max(1, round(steps * _DECAY / (1 - _DECAY)))
+        self.model.train()
+        for done in range(total):
+            self.processes.leave_if_asked()
+            self._decay = (done, total)
+            self._step()
+        self._decay = None
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.load_state_dict(model)
+            self.optimizer.load_state_dict(optimizer)
+            self.epoch, self.step = place
+
+    def _step(self) -> None:
+        if self._operations:
+            loss = self.update()
+        else:  # every step of a part costs the same
+            with _Operations() as counter:
+                loss = self.update()
+            self._operations = float(counter.total)
+        self.purse.charge(self._operations)
+        self.losses = [*self.losses[-19:], loss]
+        self.step += 1
+        if self.step == self.batches.steps:
+            self.epoch, self.step = self.epoch + 1, 0
+
+    def state(self) -> dict[str, Any]:
+        before = None if self.before is None else self.before.tolist()
+        own = {"kind": self.kind, "taken": self.taken, "spent": self.spent, "joined": self.joined}
+        return super().state() | {"slices": {**own, "version": self.version, "before": before}} | self.notes
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        super().restore(checkpoint)
+        own = checkpoint.state["slices"]
+        self.taken, self.spent, self.joined, self.version = (
+            own[key] for key in ("taken", "spent", "joined", "version")
+        )
+        self.before = None if own["before"] is None else torch.tensor(own["before"])
+
+
+class _Operations(TorchDispatchMode):
+    """Counts the floating-point operations of convolutions and matrix products, backward passes included.
+
+    torch's own FlopCounterMode also follows modules, by hooks that an attack's `autograd.grad` cannot be called under.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.total += int(count(*args, **(kwargs or {}), out_val=result))
+        return result
