@@ -93,9 +93,12 @@ class BudgetBooster(GreedyBooster):
         self.known: Tensor | None = None  # held-out losses of the ensemble in the run folder
 
     def fit(self) -> None:
-        """While something is left: train a slice, judge it, deploy what is better, decide what comes next."""
+        """While something is left: train a slice, judge it, deploy what is better, decide what comes next.
+
+        There is at least one slice, however small the budget, so that there is an ensemble.
+        """
         part = self._resumed() if self.checkpoint is not None else self._kept(self._begin("member"))
-        while self.purse.left > 0 and not self.stopped:
+        while not self.stopped and (self.purse.left > 0 or not self.run.stages):
             begun = self.purse.spent
             steps = part.advance(self.purse.slice(part.spent), self._tell_step)
             with part.decayed(steps):

@@ -114,6 +114,12 @@ def test_a_stopped_training_resumes_with_what_is_left(small: Recipe, tmp_path: P
     assert len(decisions(spend(small, tmp_path / "run", 180, resume=True))) > len(found), "a larger budget continues"
 
 
+def test_a_budget_that_is_gone_before_the_first_step_buys_one_slice(small: Recipe, tmp_path: Path) -> None:
+    run = spend(small, tmp_path / "run", 0.001)
+    assert [decision["steps"] for decision in decisions(run)] == [1]
+    assert len(run.stages) == 1
+
+
 @pytest.mark.slow
 def test_operations_are_those_of_the_steps(small: Recipe, tmp_path: Path) -> None:
     runs = [
