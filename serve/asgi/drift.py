@@ -17,7 +17,10 @@ _EVERY = 10  # certificates between two comparisons
 
 
 class Drift:
-    """Gauges of one worker: the distance of the last certificates from the baseline, and how many these are."""
+    """Gauges of one worker: the distance of the last certificates from the baseline, and how many these are.
+
+    Of several workers, the one that compared last is exported, until it ends.
+    """
 
     def __init__(self, baselines: Mapping[str, Baseline], registry: CollectorRegistry) -> None:
         self._baselines = dict(baselines)
@@ -25,7 +28,7 @@ class Drift:
         self._seen = dict.fromkeys(baselines, 0)
 
         def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, ("model",), registry=registry, multiprocess_mode="livemax")
+            return Gauge(name, text, ("model",), registry=registry, multiprocess_mode="livemostrecent")
 
         self._abstention = gauge("robust_drift_abstention", "Share of abstentions, less that of the baseline.")
         self._radius = gauge("robust_drift_radius", "Kolmogorov's distance of the radii from those of the baseline.")

@@ -7,11 +7,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from prometheus_client.multiprocess import mark_process_dead
+
 from robustinfer.errors import ServeError
 
 from ..service import logs
 from ..service.process import OwnedProcess
 from ..service.state import State
+from .metrics import DIRECTORY
 from .worker import CANNOT_START
 
 __all__ = ["Supervisor"]
@@ -62,6 +65,8 @@ class Supervisor:
         hung = f"made no progress for {age:.0f} s" if was_well else f"was not ready after {life:.0f} s"
         reason = _reason(code) if code is not None else hung
         self._process.stop(patience=0.0)
+        # Its counts stay, its gauges do not.
+        mark_process_dead(self.pid, self._environment[DIRECTORY])  # type: ignore[no-untyped-call]
         logs.announce("worker lost", worker=self._number, pid=self.pid, reason=reason)
         if code == CANNOT_START:
             raise ServeError("A worker cannot start; the lines above say why.")
