@@ -22,7 +22,7 @@ ALONE = [page for page in PAGES if page not in (TUTORIAL, *SERVED) and examples(
 # Processes that import torch, or compile: continuous integration runs their neighbours, and those of examples/ with
 # their answers looked at (test_examples.py).
 SLOW = (
-    "torchrun --nproc-per-node 2 -m robustinfer train ",
+    "torchrun --standalone --nproc-per-node 2 -m robustinfer train ",
     "robust train cifar10-linf --data DIR --probe",
     "cd examples/own_architecture && python train_own.py ",
     "python examples/attack_with_foolbox.py ",

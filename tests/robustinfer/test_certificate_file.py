@@ -405,13 +405,14 @@ def test_a_killed_process_loses_and_repeats_nothing(work: list[str], tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_shards_under_torchrun_with_one_killed(work: list[str], tmp_path: Path) -> None:
     """torchrun starts one process a shard; one is killed and restarted by torchrun, and the whole comes out."""
     whole, out = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     subprocess.run([*ROBUST, *work, "--out", str(whole)], check=True, capture_output=True)
     # Without the two dashes torchrun takes --n for an abbreviation of its own options.
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2", "--"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher += ["--max-restarts", "2", "--"]
     killed = tmp_path / "killed"
     moment = Moment(LINE, 3, rank="1", once=str(killed))
     ended = subprocess.run(
