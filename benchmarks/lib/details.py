@@ -231,10 +231,11 @@ PAGES = {
         _scripts(
             "speed",
             *("certify_speed", "domain_speed", "question_speed", "certify_cost"),
-            *("scheduler_speed", "head_of_line", "export_speed", "serving_load", "import_time"),
+            *("scheduler_speed", "head_of_line", "export_speed", "cheap_samples", "serving_load", "import_time"),
             question_speed=steps,
             certify_cost=cost,
-        ),
+        )
+        | _scripts("accuracy", "cascade_rules"),
     ),
     "training": Page(
         "Cost of a training step",
