@@ -23,11 +23,15 @@ images, not that of the seed.
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the records that answer it, and how. `answer` returns the verdict, and a table or more sentences."""
+    """A question, the records that answer it, and how. `answer` returns the verdict, and a table or more sentences.
+
+    `also` are records that it tells more from where they exist.
+    """
 
     title: str
     records: tuple[str, ...]
     answer: Callable[[Records], tuple[str, str]]
+    also: tuple[str, ...] = ()
 
 
 QUESTIONS = (
@@ -42,7 +46,12 @@ QUESTIONS = (
     Question("Do certificates hold, and does a crash cost anything?", ("soundness", "kills", "domain_speed"), trust),
     Question("What do fewer samples cost?", ("sample_economy", "bound_choice"), samples),
     Question("How fast are certificates?", ("certify_speed", "question_speed"), speed),
-    Question("How fast is the exported file?", ("export_speed", "import_time"), exported),
+    Question(
+        "How fast is the exported file?",
+        ("export_speed", "import_time"),
+        exported,
+        also=("cheap_samples", "cascade_rules"),
+    ),
     Question("Does a wrapped classifier score as in its own pipeline?", ("wrapped",), wrapping),
     Question("Is fine-tuning a network quicker than training one?", ("finetuning",), finetuned),
     Question("What does serving cost?", ("serving_load",), serving),
@@ -62,6 +71,7 @@ def results_page(results: Path, shown: Iterable[str]) -> str:
             absent = ", ".join(f"`{name}`" for name in question.records if name not in records)
             missing.append(f"- {question.title} Missing: {absent}.")
             continue
+        records |= {name: document for name in question.also if (document := load(results, name)) is not None}
         verdict, more = question.answer(records)
         commands = "; ".join(dict.fromkeys(f"`{command(document, name)}`" for name, document in records.items()))
         names = dict.fromkeys(page_of(name) for name in records)

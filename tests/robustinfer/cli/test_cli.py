@@ -207,6 +207,15 @@ def test_bench_prints_a_table_or_json(robust: Robust, files: Path) -> None:
     assert "certificates run at" in table
 
 
+def test_bench_compares_files_in_one_run(robust: Robust, files: Path) -> None:
+    words = ("bench", "model.onnx", "model.onnx", "--data", "digits", "--batches", "2,4", "--seconds", "0.01")
+    found = json.loads(robust(*words, "--json").out)
+    assert found["files"][0]["times"] == 1.0
+    assert all(row["rate"] > 0 and row["batch"] in (2, 4) for row in found["files"])
+    assert found["fastest"] == "model.onnx"
+    assert "model.onnx is the fastest on this machine" in robust(*words).out
+
+
 def test_ctrl_c_leaves_certificates_that_go_on(files: Path) -> None:
     words = [
         "certify", "model.onnx", "--data", "digits", "--n", "3000",
