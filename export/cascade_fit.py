@@ -39,7 +39,7 @@ Flags = npt.NDArray[np.bool_]
 class CascadeOptions:
     """What a cascade is to keep: the share of noisy samples with the plain ensemble's label; or leave by consensus."""
 
-    agreement: float = 0.99
+    agreement: float = 0.995
     consensus: int = 0
 
     def __post_init__(self) -> None:

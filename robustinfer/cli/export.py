@@ -84,7 +84,7 @@ def command(
         float | None,
         typer.Option(
             help="With --cascade: share of noisy samples that keep the label of the plain ensemble.",
-            show_default="0.99",
+            show_default="0.995",
         ),
     ] = None,
     consensus: Annotated[
