@@ -8,7 +8,7 @@ K members that agree. `members asked` and `agreement` are those of held-out imag
 certified accuracy are those of test images evenly over the set, all files on the same noise, with the standard error of
 the paired difference to the plain file. Operations are multiply-adds, on average.
 
-Claim: margins that keep 99.5 % of the labels, the default, ask for at most 1.6 of 5 members, and lose at most 1 % of ACR.
+Claim: margins that keep 99.5 % of the labels, the default, ask 1.6 of 5 members at most, and lose 1 % of ACR at most.
 """
 
 import argparse

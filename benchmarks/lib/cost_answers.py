@@ -67,8 +67,9 @@ def _cheaper(records: Records) -> str:
         words += f" Samples per second beside the plain file: {shown} times, where a cascade asks {asked:.1f} members; "
         words += f"cascade and int8 together give {loop:.0f} times the published loop."
     if record := records.get("cascade_rules"):
-        default = {row["rule"]: row for row in record["results"]["rules"]}[record["arguments"]["default"]]
-        words += f" Five members trained on digits are asked {default['members asked']:.2f} per sample as a cascade, "
+        rule = record["results"]["claims"][0]["claim"].partition(":")[0]  # the default
+        default = next(row for row in record["results"]["rules"] if row["rule"] == rule)
+        words += f" A cascade of five members of digits asks {default['members asked']:.2f} of them per sample, "
         words += f"for {default['ACR minus plain']:+.4f} ± {default['standard error']:.4f} of ACR."
     return words
 
