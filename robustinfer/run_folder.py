@@ -5,6 +5,8 @@
     stage-NN.safetensors     the parameters of the member of stage NN; with share = "trunk", from 02 on of its head
     stage-NN.json            its beta, all betas after the stage, seconds, measurements, warnings
     resume.safetensors/json  where an interrupted stage resumes (the JSON is a copy for people)
+    stage-NN-V.safetensors   budgeted runs only: the same, after the member was trained further; its JSON names the file
+    budget.json              budgeted runs only: every decision and its evidence
     losses-NN.safetensors    minimax runs only: the robust losses of member NN, which the next distribution comes from
     metrics.jsonl            one line per logged step or epoch
     evaluation.json          what `robust evaluate` measured

@@ -13,7 +13,7 @@ runtime's own procedure; the same noise for all rows, so that differences are pa
 the German traffic sign benchmark at 32x32 pixels (`gtsrb-32.npz`: x_train, y_train, group_train, x_test, y_test).
 
 Hardware: any CPU; the JSON names it. Repeats: one training for each seed and sigma (`--seeds 0,1,2`); 95 % intervals
-over test images. Rows are kept one by one, certificates as they come. A row takes about 15 minutes of a core to train
+over test images. Rows are kept one by one, certificates as they come. A row takes about 10 minutes of a core to train
 and 5 to certify.
 """
 
