@@ -3,8 +3,9 @@
 `InOrder` serves one caller, who wants answers in order. `Fair` serves whoever comes, while a server runs:
 
 1. As long as a short job has ended within the last `QUIET` runs, a run has at most one turn of places: `TURN` samples,
-   or what takes `TURN_SECONDS` where that is more. Who arrives waits for no more than that before the next run is made
-   up. Without short jobs a run may fill the engine's batch, which is a little faster: the first short one waits for it.
+   or what takes `TURN_SECONDS` where that is more, or what all short jobs that wait need. Who arrives waits for no more
+   than that before the next run is made up. Without short jobs a run may fill the engine's batch, which is a little
+   faster: the first short one waits for it.
 2. Up to three quarters of a run go to short jobs, those whose present wish ends within their first `SHORT` samples: a
    job's length is not known in advance, but whatever ends soon is among them. Clients take turns of `SLICE` samples,
    and of a client's short jobs the one that has drawn least comes first. A run that they do not fill is not filled by
@@ -19,7 +20,8 @@ What this promises, whoever else comes, and whatever they ask for:
   comes after at most 4 m SLICE samples of engine work and one run; that of one of its j jobs after j such turns.
 - Clients are equal. While two clients wish for more than they get, the places that rule 3 gives them differ by at most
   SLICE, since when whatever moment: a lap of the ring gives each of them one slice. So do two jobs of a client.
-- A short job overtakes. If no other short job is there, a wish of up to 3/4 TURN is fulfilled by the next run.
+- A short job overtakes. If short jobs wish for no more than 3/4 of the engine's batch together, the next run fulfils
+  them all, unless a deadline is near.
 - A deadline is kept: a run is cut to what fits into the time that any job has left, but not below `LEAST` samples, so
   that a clock of one client does not cost the others their speed. Its job takes its turns like any other.
 """
@@ -36,7 +38,7 @@ __all__ = ["LEAST", "QUIET", "SHORT", "SLICE", "TURN", "TURN_SECONDS", "Fair", "
 TURN = 144  # samples: soon done, and three quarters of them hold the first look of a `predict`
 TURN_SECONDS = 0.002  # for engines that are faster than that
 SHORT = 1024  # samples: a default `predict`, however it ends, and the first looks of a certificate
-SLICE = 128  # samples
+SLICE = 256  # samples
 LEAST = 32  # samples
 QUIET = 256  # runs: about a second of turns, where a sample takes 30 microseconds
 
@@ -120,8 +122,11 @@ class Fair:
             self._clients.leave(job.client)
 
     def room(self, jobs: Sequence[Job], batch: int, pace: Pace) -> int:
-        """A turn, or the batch if it is quiet, or less where a deadline is near."""
-        turn = max(TURN, pace.fitting(TURN_SECONDS)) if self._quiet < QUIET else batch
+        """A turn, or what short jobs need, or the batch if it is quiet; less where a deadline is near."""
+        turn = batch
+        if self._quiet < QUIET:
+            short = sum(job.wanted for job in jobs if _is_short(job))
+            turn = max(TURN, pace.fitting(TURN_SECONDS), -(-4 * short // 3))
         return min(turn, batch, max(LEAST, _until_a_deadline(jobs, batch, pace)))
 
     def share(self, jobs: Sequence[Job], room: int) -> Shares:
@@ -146,7 +151,7 @@ class Fair:
         """Places for short jobs; returns how many they take."""
         short: dict[str, list[Job]] = defaultdict(list)
         for job in jobs:
-            if job.drawn + job.wanted <= SHORT:
+            if _is_short(job):
                 short[job.client].append(job)
         totals = {client: sum(job.wanted for job in own) for client, own in short.items()}
         dealt = self._express.deal(totals, room)
@@ -194,6 +199,11 @@ class Ring(Generic[Key]):
                 self.leave(key)
                 self.join(key)
         return given
+
+
+def _is_short(job: Job) -> bool:
+    """Whether its present wish ends soon."""
+    return job.drawn + job.wanted <= SHORT
 
 
 def _until_a_deadline(jobs: Sequence[Job], batch: int, pace: Pace) -> int:

@@ -99,15 +99,26 @@ def wrapping(records: Records) -> tuple[str, str]:
 def serving(records: Records) -> tuple[str, str]:
     """What HTTP costs."""
     document = records["serving_load"]
-    found, lone = document["found"], document["lone_predict"]
+    words = {"torchserve": "TorchServe", "asgi": "the engine asgi"}
+    rows = [
+        [
+            words[engine],
+            f"{part['found']['certify_ratio']:.0%}",
+            f"{part['found']['predict_ratio']:.0%}",
+            f"{part['found']['lone_predict_extra_ms']:.1f}",
+            f"{part['lone_predict']['http_p50_ms']:.1f}",
+            f"{part['lone_predict']['http_p99_ms']:.1f}",
+        ]
+        for engine, part in document["engines"].items()
+    ]
+    found = {engine: part["found"] for engine, part in document["engines"].items()}
+    torchserve, asgi = (found[engine]["certify_ratio"] for engine in ("torchserve", "asgi"))
     verdict = (
-        f"With {document['clients']} clients, certificates over HTTP reach {found['certify_ratio']:.0%} of the speed "
-        f"inside the process, predictions of n = {document['predict']['n']} {found['predict_ratio']:.0%}."
+        f"With {document['clients']} clients, certificates over HTTP reach {torchserve:.0%} of the speed inside the "
+        f"process with TorchServe, and {asgi:.0%} with the engine asgi."
     )
-    return verdict, (
-        f"A lone prediction takes {found['lone_predict_extra_ms']:.1f} ms more than a call "
-        f"(median {lone['http_p50_ms']:.1f} ms, 99th percentile {lone['http_p99_ms']:.1f} ms).\n"
-    )
+    header = ["engine", "certify", "predict, n = 100", "lone predict: more than a call, ms", "median, ms", "p99, ms"]
+    return verdict, markdown(header, rows)
 
 
 def training(records: Records) -> tuple[str, str]:

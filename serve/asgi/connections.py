@@ -7,12 +7,44 @@ waiting longest without a request in work makes room for the next.
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["LimitedProtocol", "limited"]
+
+
+class Gathering:
+    """A transport that sends what is written in one turn of the event loop at once.
+
+    uvicorn writes head and body of an answer one after the other. Each system call lets go of the interpreter, and the
+    engine's threads are quick to take it.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send the bytes before the next turn of the event loop."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Send what was written, and hang up."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        written, self._written = self._written, []
+        if written:
+            self._transport.write(b"".join(written))
 
 
 class LimitedProtocol(H11Protocol):
@@ -25,7 +57,7 @@ class LimitedProtocol(H11Protocol):
         """Start the clock, and make room if there are too many."""
         self.deadline: asyncio.TimerHandle | None = None
         self.silent_since = self.loop.time()
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, Gathering(transport, self.loop)))
         if len(self.connections) > self.most:
             self._make_room()
         self._start_clock()

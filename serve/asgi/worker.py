@@ -41,6 +41,7 @@ CANNOT_START = 3
 """The exit code of a worker that would not start a second time either."""
 
 _TICK = 0.05  # seconds between two looks at the state folder
+_SWITCH = 0.001  # seconds after which the engine's thread lets the event loop go on
 _IDLE = 10.0  # seconds after which an idle model makes a prediction, to see that it still can
 _STUCK = 30.0  # seconds an engine may work without a vote coming in; less, if the watch has less patience
 
@@ -87,7 +88,7 @@ class Worker:
     """The server of one process."""
 
     def __init__(self, settings: WorkerSettings, folder: Path, number: int) -> None:
-        self._state = State(folder / "state")
+        self._state = State(folder / "state", every=_TICK)
         self._parent = os.getppid()
         self._tracing = Tracing.of_environment()
         self._progress: tuple[Any, ...] = ()
@@ -211,6 +212,7 @@ def main() -> int:
         logs.record("worker failed", reason=f"{type(error).__name__}: {error}")
         return CANNOT_START
     logging.captureWarnings(True)
+    sys.setswitchinterval(_SWITCH)
     asyncio.run(worker.serve(socket.socket(fileno=descriptor)))
     return 0
 

@@ -100,7 +100,7 @@ def wanted_outputs(document: Mapping[str, Any]) -> Sequence[str]:
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise Refusal.malformed("wrong_type", "outputs is a list of objects with a name.")
     names = [output.get("name") for output in outputs]
-    if any(name not in _OUTPUTS for name in names):
+    if not all(isinstance(name, str) and name in _OUTPUTS for name in names):
         raise Refusal.malformed("unknown_field", f"The outputs are {', '.join(_OUTPUTS)}.")
     return [name for name in _OUTPUTS if name in names]
 

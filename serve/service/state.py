@@ -15,6 +15,7 @@ no such folder: then nobody is asked for a token, and nothing drains.
 
 import hashlib
 import hmac
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -36,10 +37,17 @@ def token_digest(token: str) -> str:
 
 
 class State:
-    """The shared folder, or nothing (`folder` None)."""
+    """The shared folder, or nothing (`folder` None).
 
-    def __init__(self, folder: Path | None) -> None:
+    Looks at a file at most once in `every` seconds: what somebody else changes there counts after that time at the
+    latest.
+    """
+
+    def __init__(self, folder: Path | None, *, every: float = 0.0) -> None:
         self._folder = folder
+        self._every = every
+        self._texts: dict[str, tuple[float, str | None]] = {}
+        self._succeeded: dict[str, float] = {}
         self._shown = 0
 
     @classmethod
@@ -65,9 +73,10 @@ class State:
         return PrivateKey.load((self._folder or Path()) / _KEY)
 
     def change_token(self, token: str) -> None:
-        """From now on this token is asked for; workers read it anew for each request."""
+        """From now on this token is asked for; workers look it up."""
         if self._folder is not None:
             write_text(self._folder / "token.sha256", token_digest(token))
+            self._texts.pop("token.sha256", None)
 
     def permits(self, authorization: str | None) -> bool:
         """Whether a request with this Authorization header may pass. Takes the same time for every wrong token."""
@@ -80,24 +89,39 @@ class State:
         return hmac.compare_digest(given, wanted) and scheme.lower() == "bearer"
 
     def _read(self, name: str) -> str:
+        """What a file holds; an empty text if it is missing."""
+        return self._text(name) or ""
+
+    def _text(self, name: str) -> str | None:
         assert self._folder is not None
-        try:
-            return (self._folder / name).read_text().strip()
-        except OSError:
-            return ""
+        now = time.monotonic()
+        read_at, text = self._texts.get(name, (-math.inf, None))
+        if now - read_at >= self._every:
+            try:
+                text = (self._folder / name).read_text().strip()
+            except OSError:
+                text = None
+            if self._every:
+                self._texts[name] = now, text
+        return text
 
     def mark(self, name: str) -> None:
         """Set the mark `draining` or `stopping`."""
         if self._folder:
             (self._folder / name).touch()
+            self._texts.pop(name, None)
 
     def marked(self, name: str) -> bool:
         """Whether a mark is set."""
-        return self._folder is not None and (self._folder / name).exists()
+        return self._folder is not None and self._text(name) is not None
 
     def succeeded(self, model: str) -> None:
         """Remember that a worker of this model has just made a prediction."""
+        now = time.monotonic()
+        if now - self._succeeded.get(model, -math.inf) < self._every:
+            return
         if self._folder is not None and self._folder.is_dir():
+            self._succeeded[model] = now
             (self._folder / f"alive-{model}").touch()
 
     def seconds_since_success(self, model: str) -> float:
@@ -130,7 +154,7 @@ class State:
         self._shown = requests
         mark = self._folder / f"busy-{os.getpid()}"
         if requests:
-            write_text(mark, str(requests))
+            mark.write_text(str(requests))  # whoever reads it half written knows at least that this process is busy
         else:
             mark.unlink(missing_ok=True)
 
