@@ -39,10 +39,11 @@ def _claims(value: Any, place: str) -> Iterator[list[str]]:
 
 
 def _targets(document: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Claims in the form of three dictionaries: targets, found, met."""
-    for name, target in document.get("targets", {}).items():
-        holds = "yes" if document["met"][name] else "**no**"
-        yield ["", name.replace("_", " "), _cell(document["found"][name]), _cell(target), holds]
+    """Claims in the form of three dictionaries: targets, found, met; of a record, or of each engine in it."""
+    for place, part in {"": document, **document.get("engines", {})}.items():
+        for name, target in part.get("targets", {}).items():
+            holds = "yes" if part["met"][name] else "**no**"
+            yield [place, name.replace("_", " "), _cell(part["found"][name]), _cell(target), holds]
 
 
 def _tables(value: Any, place: str) -> Iterator[tuple[str, str]]:

@@ -99,26 +99,20 @@ def wrapping(records: Records) -> tuple[str, str]:
 def serving(records: Records) -> tuple[str, str]:
     """What HTTP costs."""
     document = records["serving_load"]
-    words = {"torchserve": "TorchServe", "asgi": "the engine asgi"}
-    rows = [
-        [
-            words[engine],
-            f"{part['found']['certify_ratio']:.0%}",
-            f"{part['found']['predict_ratio']:.0%}",
-            f"{part['found']['lone_predict_extra_ms']:.1f}",
-            f"{part['lone_predict']['http_p50_ms']:.1f}",
-            f"{part['lone_predict']['http_p99_ms']:.1f}",
-        ]
-        for engine, part in document["engines"].items()
-    ]
-    found = {engine: part["found"] for engine, part in document["engines"].items()}
-    torchserve, asgi = (found[engine]["certify_ratio"] for engine in ("torchserve", "asgi"))
+    asgi, torchserve = (document["engines"][engine] for engine in ("asgi", "torchserve"))
+
+    def pair(key: str, form: str) -> str:
+        return f"{asgi['found'][key]:{form}} ({torchserve['found'][key]:{form}})"
+
     verdict = (
-        f"With {document['clients']} clients, certificates over HTTP reach {torchserve:.0%} of the speed inside the "
-        f"process with TorchServe, and {asgi:.0%} with the engine asgi."
+        f"With {document['clients']} clients, the engine asgi (TorchServe) reaches {pair('certify_ratio', '.0%')} of "
+        f"the speed inside the process with certificates, {pair('predict_ratio', '.0%')} with predictions of n = 100."
     )
-    header = ["engine", "certify", "predict, n = 100", "lone predict: more than a call, ms", "median, ms", "p99, ms"]
-    return verdict, markdown(header, rows)
+    return verdict, (
+        f"A lone prediction takes {pair('lone_predict_extra_ms', '.1f')} ms more than a call "
+        f"(median {asgi['lone_predict']['http_p50_ms']:.1f} ms, "
+        f"99th percentile {asgi['lone_predict']['http_p99_ms']:.1f} ms).\n"
+    )
 
 
 def training(records: Records) -> tuple[str, str]:

@@ -220,6 +220,7 @@ def test_open_protocol_reads_batches_and_parameters() -> None:
         (v2(tensor(), parameters=[1]), "wrong_type"),
         (v2(tensor(), parameters={"speed": 1}), "unknown_field"),
         (v2(tensor(), outputs=[{"name": "logits"}]), "unknown_field"),
+        (v2(tensor(), outputs=[{"name": []}]), "unknown_field"),
         (v2(tensor(), outputs="all"), "wrong_type"),
         (v2(tensor(), id=5), "wrong_type"),
         (v2(tensor(), timeout=5), "unknown_field"),
