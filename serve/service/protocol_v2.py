@@ -77,7 +77,14 @@ def _tensor(tensor: Mapping[str, Any], tensors: bytes) -> Array:
     if datatype == "UINT8" and values.size and not (values.min() >= 0 and values.max() <= 255):
         raise Refusal.unacceptable("bad_image", "UINT8 pixels are between 0 and 255.")
     with np.errstate(over="ignore"):
-        return values.astype(_TYPES[datatype]).reshape(shape)
+        return _shaped(values.astype(_TYPES[datatype]), shape)
+
+
+def _shaped(values: Array, shape: list[int]) -> Array:
+    try:
+        return values.reshape(shape)
+    except ValueError:  # nothing at all, but of sizes whose product numpy cannot count, or of too many
+        raise Refusal.malformed("wrong_type", "shape is that of an image, or of several.") from None
 
 
 def _binary_tensor(parameters: Any, shape: list[int], dtype: np.dtype[Any], tensors: bytes) -> Array:
@@ -89,7 +96,7 @@ def _binary_tensor(parameters: Any, shape: list[int], dtype: np.dtype[Any], tens
             f"shape and datatype promise {expected} bytes after the JSON; binary_data_size says {size!r:.20}, and "
             f"{len(tensors)} came (the header Inference-Header-Content-Length says where they begin).",
         )
-    return np.frombuffer(tensors, dtype=dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+    return _shaped(np.frombuffer(tensors, dtype=dtype.newbyteorder("<")).astype(dtype), shape)
 
 
 def wanted_outputs(document: Mapping[str, Any]) -> Sequence[str]:

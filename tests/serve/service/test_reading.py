@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from robust.serve.service.limits import Limits
+from robust.serve.service.protocol_v2 import read_inputs
 from robust.serve.service.reading import Reading, read
 from robust.serve.service.refusals import Refusal, refusal_of
 
@@ -230,3 +231,13 @@ def test_open_protocol_reads_batches_and_parameters() -> None:
 )
 def test_open_protocol_refusals(data: dict[str, bytes], code: str) -> None:
     assert refused(data).code == code
+
+
+@pytest.mark.parametrize("shape", [[0, 7, 28405, 29700, 390463509], [0, *[2**62] * 3], [0, *[1] * 80]], ids=str)
+def test_a_tensor_of_nothing_has_no_strange_shape(shape: list[int]) -> None:
+    tensor = {"name": "image", "datatype": "FP32", "shape": shape}
+    contents: list[dict[str, Any]] = [{"data": []}, {"parameters": {"binary_data_size": 0}}]
+    for more in contents:
+        with pytest.raises(Refusal, match="shape is that of an image") as refusal:
+            read_inputs({"inputs": [tensor | more]}, InputSpec(1, 8, 8), Limits())
+        assert refusal.value.status == 400
