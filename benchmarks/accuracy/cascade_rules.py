@@ -1,12 +1,13 @@
 """Of how many members trained ensembles are asked as cascades, and what that costs in certified radii.
 
-    python benchmarks/accuracy/cascade_rules.py [--run RUN --data DIR] [--images 100] [--n 2000] [--quick]
+    python benchmarks/accuracy/cascade_rules.py [--run RUN --data DIR] [--images 300] [--n 2000] [--quick]
 
 The model is RUN, or the recipe `digits-l2` with five stages, trained by the script (two minutes). Each rule is fitted
 on the images that the training held out, under noise: margins that keep a share of the plain ensemble's labels, and
 K members that agree. `members asked` and `agreement` are those of held-out images that took no part in the fit; ACR and
 certified accuracy are those of test images evenly over the set, all files on the same noise, with the standard error of
-the paired difference to the plain file. Operations are multiply-adds, on average.
+the paired difference to the plain file. Operations are multiply-adds, on average. The default was chosen on a run of
+another seed, so that the claim is judged by members that had no part in the choice.
 
 Claim: margins that keep 99.5 % of the labels, the default, ask 1.6 of 5 members at most, and lose 1 % of ACR at most.
 """
@@ -39,6 +40,7 @@ RULES: dict[str, CascadeOptions | None] = {
     **{f"consensus of {size}": CascadeOptions(consensus=size) for size in (2, 3)},
 }
 ALPHA, SEED = 0.001, 1
+TRAINING_SEED = 3  # the default rule was chosen on a run of seed 0
 
 
 def measure(path: Path, held_out: HeldOut, n: int) -> dict[str, Any]:
@@ -70,13 +72,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a finished run of at least three stages; by default one is trained")
     parser.add_argument("--data", default="data", help="folder of data sets")
-    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--images", type=int, default=300)
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--quick", action="store_true", help="a short training, 20 images, n = 500, no record")
     options = parser.parse_args()
     images, n = (20, 500) if options.quick else (options.images, options.n)
     with tempfile.TemporaryDirectory() as folder:
-        changes = {"stages": 3, "epochs": 1} if options.quick else {"stages": 5}
+        changes = {"stages": 3, "epochs": 1} if options.quick else {"stages": 5, "seed": TRAINING_SEED}
         recipe = Recipe.load("digits-l2").replace(**changes)
         run = Run.open(options.run) if options.run else train(recipe, Path(folder) / "run", device="cpu")
         held_out = held_out_images(run, options.data, images)
@@ -87,7 +89,7 @@ def main() -> None:
             path = Path(folder) / f"{number}.onnx"
             export_run(run, path, data=options.data, cascade=wanted, held_out=None, samples=200)
             measured[name] = measure(path, held_out, n)
-    members = len(run.ensemble().members)
+        members, stages, recipe = len(run.ensemble().members), len(run.stages), run.recipe
     rows = table(measured, members)
     default, plain = (next(row for row in rows if row["rule"] == rule) for rule in (DEFAULT, "plain"))
     claims = [
@@ -105,8 +107,9 @@ def main() -> None:
             "n": n,
             "alpha": ALPHA,
             "seed": SEED,
-            "recipe": run.recipe.name,
-            "stages": len(run.stages),
+            "training seed": recipe.seed,
+            "recipe": recipe.name,
+            "stages": stages,
         }
         record("cascade_rules", arguments=facts, results=results)
 

@@ -144,7 +144,9 @@ def certify_rows(options: argparse.Namespace, rows: CertifiedSet) -> None:
         folder = options.runs / f"{rows.record.removesuffix('_mnist')}-{key.replace('/', '-')}"
         model = KEPT / f"{rows.record}-{sigma:g}.onnx"
         if not (about and (row.name, seed) == (rows.kept, 0) and model.is_file()):
-            placed = recipe.replace(data=place_data(str(options.data), recipe.data)[0])
+            placed = recipe
+            if ":" in recipe.data:  # a file, which lies among the data sets
+                placed = recipe.replace(data=place_data(str(options.data), recipe.data)[0])
             run, cost = trained(placed, folder, data=options.data)
             about = {**row.about, "sigma": sigma, "seed": seed, **history(run, cost)}
             about["recipe"]["data"] = recipe.data  # wherever it lay
