@@ -152,12 +152,12 @@ class Connection:
 
     def close(self) -> None:
         """Hang up, whatever is under way."""
-        if self._connection is not None:
+        connection, self._connection = self._connection, None  # another thread may ask on it now, and close it, too
+        if connection is not None:
             with suppress(OSError):
-                if self._connection.sock is not None:
-                    self._connection.sock.shutdown(2)
-            self._connection.close()
-            self._connection = None
+                if connection.sock is not None:
+                    connection.sock.shutdown(2)
+            connection.close()
 
 
 @contextmanager
