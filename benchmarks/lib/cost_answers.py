@@ -105,7 +105,7 @@ def serving(records: Records) -> tuple[str, str]:
         return f"{asgi['found'][key]:{form}} ({torchserve['found'][key]:{form}})"
 
     verdict = (
-        f"With {document['clients']} clients, the engine asgi (TorchServe) reaches {pair('certify_ratio', '.0%')} of "
+        f"With {document['clients']} clients, the asgi engine (TorchServe) reaches {pair('certify_ratio', '.0%')} of "
         f"the speed inside the process with certificates, {pair('predict_ratio', '.0%')} with predictions of n = 100."
     )
     return verdict, (
