@@ -39,17 +39,15 @@ def choose_threads(seconds: Mapping[int, float]) -> int:
     return best if seconds[best] < _WORTH * seconds[most] else most
 
 
-def measure_threads(load: Callable[[int], Predictor]) -> ThreadChoice | None:
-    """Time the engine with a thread for each core and with one; `load` opens the model with so many threads.
+def measure_threads(usual: Predictor, single: Callable[[], Predictor]) -> ThreadChoice | None:
+    """Time the engine of `usual`, with a thread for each core, and that of the one with a single thread.
 
     None where there is no choice: on one core, or on a GPU.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if cores < 2:
+    if cores < 2 or usual.engine.device != "cpu":
         return None
-    found = {threads: load(threads) for threads in (cores, 1)}
-    if any(predictor.engine.device != "cpu" for predictor in found.values()):
-        return None
+    found = {cores: usual, 1: single()}
     seconds = {threads: _time(predictor) for threads, predictor in found.items()}
     chosen = choose_threads(seconds)
     return ThreadChoice(found[chosen], chosen, seconds)

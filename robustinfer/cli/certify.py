@@ -119,7 +119,7 @@ def command(
         raise ArgumentError("Give image files, or a data set with --data.")
     given = Card.read(card) if card else None
     load = partial(Predictor.load, model, device=device, batch=batch, card=given)
-    predictor = load(threads=threads) if data is None or threads is not None else _fastest(load)
+    predictor = load(threads=threads)
     asked = {
         "n": n, "alpha": alpha, "radius": radius, "tolerance": tolerance, "quantile": quantile, "deadline": deadline,
         "bound": bound, "n0": n0, "sigma": sigma, "domain": domain, "noise": noise, "members": members,
@@ -130,16 +130,17 @@ def command(
         _certify_files(predictor, files, out, settings, json, **choice)
     else:
         place = out or Path("certificates.jsonl")
-        _certify_data(predictor, data, place, plot, settings, json, split=split, shard=shard, **choice)
+        choice |= {"split": split, "shard": shard, "single": partial(load, threads=1) if threads is None else None}
+        _certify_data(predictor, data, place, plot, settings, json, **choice)
 
 
-def _fastest(load: Any) -> Any:
-    """The predictor with as many threads as are fastest here: a data set takes long enough to ask."""
+def _faster(predictor: Any, single: Any) -> Any:
+    """The predictor, or the one with a single thread if that is faster here: a data set takes long enough to ask."""
     from ..threads import measure_threads
 
-    found = measure_threads(lambda threads: load(threads=threads))
+    found = measure_threads(predictor, single)
     if found is None:
-        return load(threads=None)
+        return predictor
     if found.threads == 1:
         most = max(found.seconds)
         note(
@@ -235,6 +236,7 @@ def _certify_data(
     settings: dict[str, Any],
     json: bool,
     *,
+    single: Any,
     split: str,
     shard: str | None,
     every: int,
@@ -254,6 +256,8 @@ def _certify_data(
     numbers, left_out = choose_readable(images, every=every, limit=limit, allowed=skip)
     tell_left_out(left_out)
     count = len(numbers[part[0] :: part[1]])
+    if single is not None:  # timed only now that there is something to certify
+        predictor = _faster(predictor, single)
     choice: dict[str, Any] = {"every": every, "numbers": numbers, "shard": part, "seed": seed}
     with interruptible() as stop, progress(f"certifying {count} images", count) as advance:
         done = sum(1 for _ in certify_data(predictor, images, path, stop=stop, progress=advance, **choice, **settings))

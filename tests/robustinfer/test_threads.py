@@ -27,27 +27,24 @@ def test_the_engine_is_timed_with_all_cores_and_with_one(
     slow: float,
     chosen: int,
 ) -> None:
-    opened: dict[int, Predictor] = {}
-
-    def load(threads: int) -> Predictor:
-        return opened.setdefault(threads, predictor_of(half_space))
-
+    usual, single = predictor_of(half_space), predictor_of(half_space)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(4), raising=False)
-    monkeypatch.setattr(threads_module, "_time", lambda predictor: slow if predictor is opened[4] else 0.2)
-    found = measure_threads(load)
+    monkeypatch.setattr(threads_module, "_time", lambda predictor: slow if predictor is usual else 0.2)
+    found = measure_threads(usual, lambda: single)
     assert found is not None
     assert found.seconds == {4: slow, 1: 0.2}
     assert found.threads == chosen
-    assert found.predictor is opened[chosen]
+    assert found.predictor is (usual if chosen == 4 else single)
 
 
 def test_real_runs_are_timed_and_one_core_leaves_no_choice(
     predictor_of: Callable[..., Predictor], half_space: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    usual = predictor_of(half_space)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(2), raising=False)
-    found = measure_threads(lambda threads: predictor_of(half_space))
+    found = measure_threads(usual, lambda: predictor_of(half_space))
     assert found is not None
     assert set(found.seconds) == {1, 2}
     assert min(found.seconds.values()) > 0
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
-    assert measure_threads(lambda threads: predictor_of(half_space)) is None
+    assert measure_threads(usual, lambda: predictor_of(half_space)) is None

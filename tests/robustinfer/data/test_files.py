@@ -227,7 +227,7 @@ def test_what_is_not_there_is_a_misuse(words: tuple[str, ...], robust: Robust, m
     here = {"MODEL": str(model), "IMAGE": str(image), "FOLDER": str(tmp_path / "set")}
     answer = robust(*(here.get(word, word) for word in words))
     assert answer.code == 2
-    assert answer.err.splitlines()[-1].startswith("robust: ")  # before it, a busy machine may be advised on threads
+    assert answer.err.startswith("robust: ")
 
 
 def test_a_folder_of_digits_is_not_taken_for_digits(tmp_path: Path) -> None:
