@@ -72,7 +72,7 @@ def _tensor(tensor: Mapping[str, Any], tensors: bytes) -> Array:
     values = array_of(data, "data").reshape(-1)
     if values.size != math.prod(shape):
         raise Refusal.malformed("wrong_type", f"shape promises {math.prod(shape)} numbers; data has {values.size}.")
-    if values.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):
+    if values.size and values.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):
         raise Refusal.malformed("wrong_type", f"data holds something that is not a {datatype} number.")
     if datatype == "UINT8" and values.size and not (values.min() >= 0 and values.max() <= 255):
         raise Refusal.unacceptable("bad_image", "UINT8 pixels are between 0 and 255.")

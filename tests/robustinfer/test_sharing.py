@@ -242,3 +242,70 @@ def test_without_short_jobs_runs_grow_to_the_batch() -> None:
     long.take(SHORT + 1)
     fair.withdraw(long)  # not a short one
     assert fair.room([], 1024, pace) == 1024
+
+
+def expecting_short_ones() -> Fair:
+    """Shares as they are when a short job has just ended."""
+    fair, brief = Fair(), short("before")
+    fair.admit(brief)
+    fair.withdraw(brief)
+    return fair
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 12), st.integers(0, 3), st.sampled_from([64, 256, 1024, 4096]))
+def test_short_jobs_that_wait_share_one_run(count: int, long: int, batch: int) -> None:
+    """As many as fit into three quarters of the batch; the run is no longer than they and the others' part need."""
+    fair = expecting_short_ones()
+    briefs, others = [short(f"short {number}") for number in range(count)], [endless("long") for _ in range(long)]
+    for one in (*others, *briefs):
+        fair.admit(one)
+    wish = sum(one.wanted for one in briefs)
+    room = fair.room([*others, *briefs], batch, Pace())
+    assert room == min(batch, max(TURN, -(-4 * wish // 3)))
+    shares = fair.share([*others, *briefs], room)
+    served, rest = (sum(shares.get(one, 0) for one in some) for some in (briefs, others))
+    if wish <= batch - batch // 4:
+        assert served == wish
+        assert rest == (-(-wish // 3) if long else 0)  # and no more: the run is soon over
+    else:
+        assert served + rest == (batch if long else min(batch, wish))
+        assert served >= batch - batch // 4
+
+
+@pytest.mark.parametrize("batch", [64, 256, 1024])
+@pytest.mark.parametrize("arriving", [1, 4, 30])
+def test_a_long_job_keeps_its_share_of_the_runs_that_short_ones_are_given(batch: int, arriving: int) -> None:
+    """Short jobs of one other client are always there, `arriving` at a time, in runs of the room they are given."""
+    fair, pace, long = expecting_short_ones(), Pace(), endless("long")
+    fair.admit(long)
+    crowd: list[Job] = []
+    places, starving = Counter[bool](), 0
+    for _ in range(60):
+        while len(crowd) < arriving:
+            crowd.append(short("others"))
+            fair.admit(crowd[-1])
+        jobs = [long, *crowd]
+        shares = fair.share(jobs, fair.room(jobs, batch, pace))
+        starving = 0 if long in shares else starving + sum(shares.values())
+        assert starving <= 8 * SLICE + batch  # two clients: each of them a slice of the quarter before it comes round
+        for one, count in shares.items():
+            places[one is long] += count
+            one.take(count)
+            if not one.wanted:
+                crowd.remove(one)
+                fair.withdraw(one)
+    assert places[True] >= places.total() / 8 - SLICE
+    if 4 * arriving * short("others").wanted <= 3 * batch:  # all of them are served at once: nobody else wants the rest
+        assert places[True] >= places.total() / 4
+
+
+def test_room_counts_the_wishes_of_short_jobs_alone() -> None:
+    fair, pace = expecting_short_ones(), Pace()
+    pace.learn(1000, 1.0)
+    long, middle = endless("a"), job("b", n=SHORT, n0=0)
+    assert fair.room([long], 4096, pace) == TURN
+    assert fair.room([long, middle], 4096, pace) == -(-4 * SHORT // 3)
+    assert fair.room([long, job("c", n=SHORT + 1, n0=0)], 4096, pace) == TURN
+    middle.take(400)
+    assert fair.room([long, middle], 4096, pace) == -(-4 * (SHORT - 400) // 3)

@@ -188,3 +188,62 @@ def test_what_was_read_is_not_kept(counter: Counter, image: Array) -> None:
     counter.desk.open(exchange, until=float("inf"))
     assert len(exchange.requests) == 1
     assert exchange.incoming.size == 0
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_small_array_is_read_at_once_and_a_larger_one_alike(
+    counter: Counter, image: Array, broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same body on both sides of the limit: read in the event loop's thread, or in another; the answer is one."""
+    from ..service.test_reading import npy
+
+    body = npy(image)[: -1 if broken else None]
+    read_in: list[str] = []
+    opened = counter.desk.open
+
+    def watched(*arguments: Any, **more: Any) -> None:
+        read_in.append(threading.current_thread().name)
+        opened(*arguments, **more)
+
+    counter.desk.open = watched  # type: ignore[method-assign]
+
+    async def ask() -> list[httpx.Response]:
+        answers = []
+        async with asking(counter, Tracing()) as http:
+            for limit in (len(body), len(body) - 1):
+                monkeypatch.setattr("robust.serve.asgi.counter._SMALL", limit)
+                answers.append(await http.post("/predictions/tiny?n=500&seed=3", content=body))
+        return answers
+
+    here, elsewhere = asyncio.run(ask())
+    assert read_in[0] == threading.main_thread().name != read_in[1]
+    assert here.status_code == elsewhere.status_code == (422 if broken else 200)
+    changing = {"request_id", "seconds", "created"}
+    first, second = (answer.json().get("error", answer.json()) for answer in (here, elsewhere))
+    assert {name: first[name] for name in first if name not in changing} == {
+        name: second[name] for name in second if name not in changing
+    }
+    assert ("bytes follow" in first["message"]) if broken else (first["label"] == 2 and first["radius"] > 0)
+    assert counter.in_hand == 0
+
+
+def test_only_arrays_are_read_at_once(counter: Counter, image: Array) -> None:
+    """A picture or a JSON document of few bytes may take long, and never does so in the event loop."""
+    from ..service.test_reading import picture
+
+    read_in: list[str] = []
+    opened = counter.desk.open
+
+    def watched(*arguments: Any, **more: Any) -> None:
+        read_in.append(threading.current_thread().name)
+        opened(*arguments, **more)
+
+    counter.desk.open = watched  # type: ignore[method-assign]
+
+    async def ask() -> list[int]:
+        async with asking(counter, Tracing()) as http:
+            bodies = (picture("PNG", (8, 8)), json.dumps({"image": image.tolist()}).encode())
+            return [(await http.post("/predictions/tiny?n=500", content=body)).status_code for body in bodies]
+
+    assert asyncio.run(ask()) == [200, 200]
+    assert threading.main_thread().name not in read_in

@@ -1,0 +1,193 @@
+"""Writes of one turn of the event loop leave together, and nothing is lost, doubled or kept when a connection ends."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from robust.serve.asgi.connections import Gathering, limited
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from ...waiting import PATIENCE
+
+
+class Loop:
+    """An event loop whose turns are taken by hand."""
+
+    def __init__(self) -> None:
+        self._soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def turn(self) -> int:
+        """Call what was to be called in this turn; returns how many those were."""
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            callback()
+        return len(soon)
+
+
+class Transport(asyncio.Transport):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.told: list[Any] = []
+        self.twice = asyncio.Event()
+
+    def write(self, data: Any) -> None:
+        self.told.append(bytes(data))
+        if len(self.told) == 2:
+            self.twice.set()
+
+    def close(self) -> None:
+        self.told.append("close")
+
+    def abort(self) -> None:
+        self.told.append("abort")
+
+    def pause_reading(self) -> None:
+        """There is nobody to read from."""
+
+    def resume_reading(self) -> None:
+        """Nor now."""
+
+    def is_closing(self) -> bool:
+        return bool({"close", "abort"}.intersection(self.told))
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def transport() -> Transport:
+    return Transport()
+
+
+@pytest.fixture
+def gathering(transport: Transport, loop: Loop) -> Gathering:
+    return Gathering(transport, loop)  # type: ignore[arg-type]
+
+
+def test_writes_of_one_turn_leave_together_and_in_order(gathering: Gathering, transport: Transport, loop: Loop) -> None:
+    for piece in (b"head", b"", b"body", b"end"):
+        gathering.write(piece)
+    assert transport.told == []
+    assert loop.turn() == 1
+    assert transport.told == [b"headbodyend"]
+    assert loop.turn() == 0
+    gathering.write(b"next")
+    assert loop.turn() == 1
+    assert transport.told == [b"headbodyend", b"next"]
+
+
+def test_close_sends_what_is_gathered(gathering: Gathering, transport: Transport, loop: Loop) -> None:
+    gathering.write(b"last ")
+    gathering.write(b"words")
+    gathering.close()
+    assert transport.told == [b"last words", "close"]
+    loop.turn()  # nothing is left for it
+    assert transport.told == [b"last words", "close"]
+
+
+def test_everything_else_is_the_transports_own(gathering: Gathering, transport: Transport) -> None:
+    assert gathering.get_extra_info("peername") == ("127.0.0.1", 1)
+    assert not gathering.is_closing()
+    gathering.abort()
+    assert gathering.is_closing()
+    assert transport.told == ["abort"]
+
+
+class Connected(asyncio.Protocol):
+    """Knows when its connection is over."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set_result(exc)
+
+
+async def connected(protocol: Any, kernel: int | None = None) -> tuple[Gathering, socket.socket]:
+    """A gathering transport over a real connection, and the socket at its other end."""
+    own, other = socket.socketpair()
+    if kernel is not None:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: protocol, sock=own)
+    other.setblocking(False)
+    return Gathering(transport, loop), other
+
+
+async def received(other: socket.socket) -> bytes:
+    pieces = []
+    while piece := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(other, 1 << 20), PATIENCE):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def test_large_writes_arrive_whole() -> None:
+    """More than the kernel takes at once, in several turns, and the connection is closed at the end."""
+
+    async def check() -> None:
+        protocol = Connected()
+        gathering, other = await connected(protocol, kernel=1 << 14)
+        pieces = [bytes([number]) * (1 << 18) for number in range(12)]
+        with other:
+            for piece in pieces[:8]:
+                gathering.write(piece)
+            begun = await asyncio.get_running_loop().sock_recv(other, 1)
+            for piece in pieces[8:]:
+                gathering.write(piece)
+            gathering.close()
+            assert begun + await received(other) == b"".join(pieces)
+            assert await asyncio.wait_for(protocol.over, PATIENCE) is None
+
+    asyncio.run(check())
+
+
+def test_abort_ends_the_connection_whatever_was_written() -> None:
+    async def check() -> None:
+        protocol = Connected()
+        gathering, other = await connected(protocol)
+        with other:
+            gathering.write(b"never sent")
+            gathering.abort()
+            gathering.write(b"too late")
+            assert await asyncio.wait_for(protocol.over, PATIENCE) is None
+            assert await received(other) == b""
+
+    asyncio.run(check())
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers in three pieces."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"6")]})
+    await send({"type": "http.response.body", "body": b"abc", "more_body": True})
+    await send({"type": "http.response.body", "body": b"def"})
+
+
+def test_an_answer_is_one_write() -> None:
+    async def check() -> list[Any]:
+        protocol_class = limited(header_seconds=PATIENCE, most=10)
+        config = Config(answering, http=protocol_class, lifespan="off", log_config=None, access_log=False)
+        config.load()
+        protocol = protocol_class(config=config, server_state=ServerState(), app_state={})
+        transport = Transport()
+        protocol.connection_made(transport)
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        await asyncio.wait_for(transport.twice.wait(), PATIENCE)
+        told = list(transport.told)
+        protocol.connection_lost(None)
+        return told
+
+    told = asyncio.run(check())
+    assert len(told) == 2
+    for answer in told:
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.endswith(b"\r\n\r\nabcdef")
