@@ -45,18 +45,23 @@ def arguments(description: str | None, result: str | None = None, *, data: bool 
     return parser
 
 
-# An ensemble by boosting; one member; one network of the inference cost of an ensemble; members trained apart.
-Kind = Literal["boosted", "single", "wider", "independent"]
+# An ensemble by boosting; one member; one network of the inference cost of an ensemble; members trained apart; one
+# member that learnt from an ensemble.
+Kind = Literal["boosted", "single", "wider", "independent", "student"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a name for the machine, what it is, a label for people, and the fields that make it."""
+    """One line of a table: a name for the machine, what it is, a label for people, and the fields that make it.
+
+    `teacher` is the row that a student learns from.
+    """
 
     name: str
     kind: Kind
     label: str
     fields: dict[str, Any] = field(default_factory=dict)
+    teacher: str = ""
 
     @property
     def about(self) -> dict[str, str]:
@@ -80,16 +85,19 @@ def cpu_seconds() -> float:
 
 
 def trained(
-    recipe: Recipe, folder: Path, *, data: Path, device: str = "cpu", start: Start | None = None
+    recipe: Recipe, folder: Path, *, data: Path, device: str = "cpu", start: Start | None = None, **how: Any
 ) -> tuple[Run, dict[str, Any]]:
-    """The run of this recipe, and what its training cost: as the folder holds it, resumed, or trained anew."""
+    """The run of this recipe, and what its training cost: as the folder holds it, resumed, or trained anew.
+
+    `how` are further options of `train`.
+    """
     cost = folder / "cost.json"
     if not _holds(folder, recipe):
         shutil.rmtree(folder, ignore_errors=True)
     elif cost.is_file():
         return Run.open(folder), json.loads(cost.read_text(encoding="utf-8"))
     clock = _Clock(folder / "clock.json")
-    run = train(recipe, folder, start=start, root=data, device=device, watcher=clock, resume=True)
+    run = train(recipe, folder, start=start, root=data, device=device, watcher=clock, resume=True, **how)
     spent = clock.spent() | {"load_average": os.getloadavg()[1], "epochs": clock.epochs}
     write_text(cost, json.dumps(spent))
     return run, spent
