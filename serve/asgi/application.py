@@ -122,9 +122,10 @@ class Application:
         """Certify or label: the answer, or its votes as they come."""
         visit: Visit = request.state.visit
         counter = self._counter(request)
+        streams = _is_true(_query(request.scope).get("stream", "0"))  # refused before there is work to be cancelled
         with counter.admitted():
             exchange, submitted = await self._opened(request, counter)
-            if not _is_true(_query(request.scope).get("stream", "0")):
+            if not streams:
                 answer = await unless_gone(counter.close(exchange, submitted), request.receive)
                 self.gate.count(visit, answer)
                 return visit.response(answer)

@@ -90,7 +90,7 @@ class Counter:
 
     async def close(self, exchange: Exchange, submitted: list[AnswerFuture]) -> Answer:
         """Wait for the engine, and write the answer. If nobody waits any more, the work is cancelled."""
-        began, before = time.perf_counter(), self._arrived
+        began, before, first = time.perf_counter(), self._arrived, self.in_hand == 1
         self._submitted.update(submitted)
         try:
             results: list[Result | BaseException] = await asyncio.gather(*submitted, return_exceptions=True)
@@ -102,7 +102,7 @@ class Counter:
             self.answered += 1
         samples = sum(result.samples_used for result in results if not isinstance(result, BaseException))
         # Only a request that had the engine to itself tells how fast the engine is.
-        alone = self.in_hand == 1 and self._arrived == before
+        alone = first and self._arrived == before
         self.desk.learn(samples, time.perf_counter() - began if alone else 0.0)
         return self.desk.close(exchange, results)
 

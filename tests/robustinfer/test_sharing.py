@@ -245,9 +245,10 @@ def test_without_short_jobs_runs_grow_to_the_batch() -> None:
 
 
 def expecting_short_ones() -> Fair:
-    """Shares as they are when a short job has just ended."""
-    fair, brief = Fair(), short("before")
+    """Shares as they are when a short job has just ended, be it as long as short ones are."""
+    fair, brief = Fair(), job("before", n=SHORT, n0=0)
     fair.admit(brief)
+    brief.take(SHORT)
     fair.withdraw(brief)
     return fair
 

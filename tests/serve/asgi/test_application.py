@@ -29,7 +29,7 @@ from starlette.types import Receive
 
 from robustinfer import Predictor
 
-from ...waiting import PATIENCE
+from ...waiting import PATIENCE, eventually
 
 Array = np.ndarray[Any, Any]
 
@@ -156,12 +156,13 @@ def test_slow_clients_keep_nobody_from_sending_a_body() -> None:
 
 
 def test_nobody_waits_for_a_large_picture_of_somebody_else(counter: Counter, image: Array) -> None:
-    free = threading.Event()
+    free, decoding = threading.Event(), threading.Event()
     decode = counter.desk.decoder.decode
 
     def slowly(content: bytes, *, small_only: bool = False, **more: Any) -> Array:
         if small_only:
             raise LargePicture
+        decoding.set()
         assert free.wait(PATIENCE)
         return decode(content, **more)
 
@@ -172,6 +173,7 @@ def test_nobody_waits_for_a_large_picture_of_somebody_else(counter: Counter, ima
             from ..service.test_reading import picture
 
             large = asyncio.create_task(http.post("/predictions/tiny", content=picture("PNG", (8, 8))))
+            assert await asyncio.to_thread(decoding.wait, PATIENCE)
             small = await http.post("/predictions/tiny", json={"image": image.tolist(), "n": 500})
             assert not large.done()
             free.set()
@@ -247,3 +249,102 @@ def test_only_arrays_are_read_at_once(counter: Counter, image: Array) -> None:
 
     assert asyncio.run(ask()) == [200, 200]
     assert threading.main_thread().name not in read_in
+
+
+def test_a_request_that_is_taken_in_half_leaves_no_work_behind(
+    counter: Counter, image: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two images, at the second of which the engine fails: nobody waits for the first."""
+    submitted: list[Any] = []
+    submit = counter.desk.predictor.submit
+
+    def once(*arguments: Any, **more: Any) -> Any:
+        if submitted:
+            raise RuntimeError("the engine is broken")
+        submitted.append(submit(*arguments, **more))
+        return submitted[0]
+
+    monkeypatch.setattr(counter.desk.predictor, "submit", once)
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [2, 1, 8, 8], "data": [image.tolist()] * 2}
+
+    async def ask() -> int:
+        async with asking(counter, Tracing()) as http:
+            body = {"inputs": [tensor], "parameters": {"n": 50_000}}
+            return int((await http.post("/v2/models/tiny/infer", json=body)).status_code)
+
+    assert asyncio.run(ask()) == 500
+    assert submitted[0].cancelled()
+
+
+def test_a_wrong_word_for_stream_costs_nothing(counter: Counter, image: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before any work is begun, which nobody would wait for."""
+    monkeypatch.setattr(counter.desk.predictor, "submit", None)
+
+    async def ask() -> httpx.Response:
+        async with asking(counter, Tracing()) as http:
+            answer: httpx.Response = await http.post(
+                "/predictions/tiny?stream=perhaps", json={"image": image.tolist(), "n": 50_000}
+            )
+            return answer
+
+    answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "wrong_type")
+
+
+def test_what_the_watch_of_a_worker_looks_at(counter: Counter, image: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are counted, nothing is in work after them; only who had the engine alone tells its speed."""
+    learnt: list[float] = []
+    monkeypatch.setattr(counter.desk, "learn", lambda samples, seconds: learnt.append(seconds))
+
+    async def ask(times: int) -> None:
+        async with asking(counter, Tracing()) as http:
+            body = {"image": image.tolist(), "n": 500}
+            answers = await asyncio.gather(*(http.post("/predictions/tiny", json=body) for _ in range(times)))
+            assert [answer.status_code for answer in answers] == [200] * times
+
+    asyncio.run(ask(1))
+    assert counter.answered == 1
+    assert counter.drawn is None
+    assert learnt[0] > 0
+    monkeypatch.setattr(counter.desk, "open", waiting_for_all(counter, 3))
+    asyncio.run(ask(3))
+    assert counter.answered == 4
+    assert counter.drawn is None
+    assert learnt[1:] == [0.0, 0.0, 0.0]
+
+
+def waiting_for_all(counter: Counter, count: int) -> Any:
+    """Opens a request when so many are in hand."""
+    opened = counter.desk.open
+
+    def wait(*arguments: Any, **more: Any) -> None:
+        eventually(lambda: counter.in_hand == count)
+        opened(*arguments, **more)
+
+    return wait
+
+
+def test_a_fresh_success_is_health(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    async def predict_once() -> None:
+        asked.append(True)
+        raise RuntimeError("the engine is broken")
+
+    monkeypatch.setattr(counter, "predict_once", predict_once)
+    counter.desk.succeeded()
+    asyncio.run(counter.check_health())
+    assert not asked
+    counter.desk.last_success = float("-inf")
+    with pytest.raises(Refusal, match="test prediction failed"):
+        asyncio.run(counter.check_health())
+    assert asked
+
+
+def test_no_more_are_in_hand_than_allowed(counter: Counter) -> None:
+    few = Counter(counter.desk, counter._readers, version="1", most=2)
+    with few.admitted(), few.admitted():
+        with pytest.raises(Refusal, match="2 requests in hand"), few.admitted():
+            pass
+        assert few.in_hand == 2
+    assert few.in_hand == 0

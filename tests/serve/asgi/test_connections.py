@@ -1,12 +1,14 @@
-"""Writes of one turn of the event loop leave together, and nothing is lost, doubled or kept when a connection ends."""
+"""Connections: writes of one turn of the event loop leave together, and silence has an end, by a clock made by hand."""
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from robust.serve.asgi.connections import Gathering, limited
+from robust.serve.asgi.connections import Gathering, LimitedProtocol, limited
 from uvicorn import Config
 from uvicorn.server import ServerState
 
@@ -191,3 +193,150 @@ def test_an_answer_is_one_write() -> None:
     for answer in told:
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert answer.endswith(b"\r\n\r\nabcdef")
+
+
+class Forever:
+    """What a task waits for that nobody wakes."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class Task:
+    """A task that nobody wakes."""
+
+    def __init__(self, task: Coroutine[Any, Any, None]) -> None:
+        self._task = task
+
+    def add_done_callback(self, callback: Any) -> None:
+        """It is never called."""
+
+
+class Clock(Loop):
+    """An event loop whose time is told by hand, and whose tasks go on until they wait for something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.later: list[Any] = []
+
+    def time(self) -> float:
+        return self.seconds
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        handle = SimpleNamespace(when=self.seconds + delay, callback=callback)
+        handle.cancel = lambda: self.later.remove(handle) if handle in self.later else None
+        self.later.append(handle)
+        return handle
+
+    def create_task(self, task: Coroutine[Any, Any, None]) -> Any:
+        with contextlib.suppress(StopIteration):
+            task.send(None)
+        return Task(task)
+
+    def at(self, seconds: float) -> None:
+        """Let the time come, and call what is due by then."""
+        self.seconds = seconds
+        for handle in [handle for handle in self.later if handle.when <= seconds]:
+            handle.cancel()
+            handle.callback()
+
+
+class Visitors:
+    """Connections to one server that allows two of them, and ten seconds of silence."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self._state = ServerState()
+        self._class = limited(header_seconds=10.0, most=2)
+        self._config = Config(
+            self.application, interface="asgi3", lifespan="off", log_config=None, timeout_keep_alive=75
+        )
+
+    async def application(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers, or begins to, or does not, as the address says."""
+        if scope["path"] == "/answer":
+            await answering(scope, receive, send)
+        if scope["path"] == "/begin":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"6")]})
+            await send({"type": "http.response.body", "body": b"abc", "more_body": True})
+        if scope["path"] != "/answer":
+            await Forever()
+
+    def come(self) -> LimitedProtocol:
+        visitor: LimitedProtocol = self._class(self._config, self._state, {}, self.clock)  # type: ignore[arg-type]
+        visitor.connection_made(Transport())
+        return visitor
+
+
+def ask(visitor: LimitedProtocol, address: str) -> None:
+    visitor.data_received(f"GET /{address} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+def is_gone(visitor: LimitedProtocol) -> bool:
+    assert isinstance(visitor.transport, Gathering)
+    told: list[Any] = visitor.transport.told
+    return "abort" in told
+
+
+@pytest.fixture
+def visitors() -> Visitors:
+    return Visitors()
+
+
+def test_silence_has_an_end(visitors: Visitors) -> None:
+    silent = visitors.come()
+    silent.data_received(b"GET /answer HTTP/1.1\r\nHost:")  # the rest does not come
+    visitors.clock.at(9.9)
+    assert not is_gone(silent)
+    visitors.clock.at(10.0)
+    assert is_gone(silent)
+
+
+def test_whoever_waits_for_an_answer_may_be_silent(visitors: Visitors) -> None:
+    patient = visitors.come()
+    visitors.clock.at(9.0)
+    ask(patient, "work")
+    visitors.clock.at(1000.0)
+    assert not is_gone(patient)
+    patient.connection_lost(None)
+    assert visitors.clock.later == []
+
+
+def test_after_an_answer_the_clock_runs_again(visitors: Visitors) -> None:
+    guest = visitors.come()
+    for seconds in (9.0, 18.0):
+        visitors.clock.at(seconds)
+        ask(guest, "answer")
+    visitors.clock.at(27.9)
+    assert not is_gone(guest)
+    visitors.clock.at(28.0)
+    assert is_gone(guest)
+
+
+def test_the_one_that_is_silent_longest_makes_room(visitors: Visitors) -> None:
+    first, second = visitors.come(), visitors.come()
+    assert not is_gone(first)
+    visitors.clock.at(1.0)
+    ask(first, "answer")
+    visitors.clock.at(2.0)
+    third = visitors.come()
+    assert [is_gone(one) for one in (first, second, third)] == [False, True, False]
+    second.connection_lost(None)
+    for one in (first, third):
+        ask(one, "work")
+    fourth = visitors.come()  # nobody is silent but itself
+    assert [is_gone(one) for one in (first, third, fourth)] == [False, False, True]
+
+
+def test_rubbish_gets_a_sentence_as_long_as_there_is_no_answer(visitors: Visitors) -> None:
+    stranger, guest = visitors.come(), visitors.come()
+    stranger.data_received(b"rubbish\r\n\r\n")
+    assert isinstance(stranger.transport, Gathering)
+    answer, end = stranger.transport.told
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"not_http"' in answer
+    assert end == "close"
+    guest.data_received(b"POST /begin HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    guest.data_received(b"rubbish\r\n")  # where the length of a chunk stands
+    assert is_gone(guest)
