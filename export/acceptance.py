@@ -31,7 +31,7 @@ from .cascade import CascadeReference
 from .fusion import EnsembleLike
 from .sampler.check import check_sampler
 
-__all__ = ["TOLERANCE", "Images", "Parity", "accept", "noisy_copies", "synthetic_images"]
+__all__ = ["TOLERANCE", "HeldOut", "Images", "Parity", "accept", "noisy_copies", "synthetic_images"]
 
 TOLERANCE = 1e-4
 """Largest score difference that is accepted, relative to the largest score."""
@@ -51,6 +51,13 @@ class Images:
 
     source: str
     pixels: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class HeldOut(Images):
+    """Images that nothing was trained on, with their labels: betas are fitted on them, accuracies measured."""
+
+    labels: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import torch
 from robustinfer.card import Card, CardMember, Threat
 from robustinfer.errors import DataError, ExportError
 
-from .acceptance import Images, synthetic_images
+from .acceptance import HeldOut, Images, synthetic_images
 from .fusion import EnsembleLike
-from .precision import HeldOut
 
 if TYPE_CHECKING:
     from robust.train.data.datasets import ImageData
@@ -87,8 +86,8 @@ def held_out_images(run: "Run", root: str | os.PathLike[str], count: int = _MEAS
     if data is None:
         return None
     chosen = _spread(data, count)
-    images = Images(f"{run.recipe.data.partition(':')[0]}:test", data.take(chosen).numpy())
-    return HeldOut(images, data.labels[chosen].numpy().astype(np.int64))
+    labels = data.labels[chosen].numpy().astype(np.int64)
+    return HeldOut(f"{run.recipe.data.partition(':')[0]}:test", data.take(chosen).numpy(), labels)
 
 
 def fitting_images(run: "Run", root: str | os.PathLike[str], count: int = _FITTED) -> Images | None:

@@ -4,7 +4,7 @@ The rule is fitted on the parts as the file will run them, quantised if it is, b
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from .onnx_file import finished
 from .precision import Precision, calibration_copies
 from .torch_files import scripted_cascade, torchscript_file
 
-__all__ = ["CascadeFile", "cascade_file", "check_cascade"]
+__all__ = ["CascadeFile", "cascade_file", "check_cascade", "costs"]
 
 _TRIED = 4  # images on which the members' rows are tried
 
@@ -137,21 +137,21 @@ def _rule(
         rule = fit.rule
     if len(rule.order) != len(fused.members):
         raise ExportError(f"The rule orders {len(rule.order)} members, and the ensemble has {len(fused.members)}.")
-    document = rule.to_json(stages) | {"flops": _flops(fused, rule, card)}
+    document = rule.to_json(stages) | {"flops": costs(fused, rule.order, card)}
     return rule, document | (fit.to_json() if fit else {})
 
 
-def _flops(fused: Fused, rule: Rule, card: Card) -> dict[str, Any]:
+def costs(fused: Fused, order: Sequence[int], card: Card) -> dict[str, Any]:
     """The cost of one image: of what the members share, and of each member in its order; two per multiply-add."""
-    costs: list[int] = []
+    found: list[int] = []
     with torch.inference_mode():
         features = torch.zeros(1, *card.input.shape)
-        for module in (fused.front, *(fused.members[position] for position in rule.order)):
+        for module in (fused.front, *(fused.members[position] for position in order)):
             with FlopCounterMode(display=False) as counter:
-                found = module(features)
-            costs.append(counter.get_total_flops())
-            features = found if module is fused.front else features
-    return {"shared": costs[0], "members": costs[1:]}
+                result = module(features)
+            found.append(counter.get_total_flops())
+            features = result if module is fused.front else features
+    return {"shared": found[0], "members": found[1:]}
 
 
 def _torch_terms(fused: Fused) -> Scorer:

@@ -15,14 +15,14 @@ from robustinfer.errors import CardError, ExportError
 from robustinfer.files import replacing, sha256
 from robustinfer.voting import vote_betas
 
-from .acceptance import TOLERANCE, Images, accept, synthetic_images
+from .acceptance import TOLERANCE, HeldOut, Images, accept, synthetic_images
 from .cards import fitting_images, held_out_images, run_card, run_images
 from .cascade import Rule
 from .cascade_file import CascadeFile, cascade_file, check_cascade
 from .cascade_fit import CascadeOptions
 from .fusion import EnsembleLike, Fused, fuse
 from .onnx_file import onnx_file
-from .precision import FLIPS, HeldOut, Precision, certified_beside, check_precision, lower
+from .precision import FLIPS, Precision, certified_beside, check_precision, lower
 from .sampler.stream import sampler_domains, sampler_sigma
 from .torch_files import pt2_file, torchscript_file
 

@@ -7,7 +7,6 @@ certified accuracy on held-out images is measured beside that of the float file,
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,12 +18,11 @@ from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.errors import ExportError
 
-from .acceptance import Images, noisy_copies
+from .acceptance import HeldOut, Images, noisy_copies
 from .onnx_file import with_card
 
 __all__ = [
     "FLIPS",
-    "HeldOut",
     "Precision",
     "calibration_copies",
     "certified_beside",
@@ -42,14 +40,6 @@ FLIPS = {"float32": 0.01, "int8": 0.1, "fp16": 0.01}
 _SIGMA = 0.25  # for a model that was not trained for noise, as in acceptance
 _COPIES = 4  # noisy copies per calibration image
 _HELD_OUT_N, _ALPHA, _SEED = 500, 0.001, 0
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Images whose certified accuracy is measured, with their labels."""
-
-    images: Images
-    labels: npt.NDArray[np.int64]
 
 
 def lower(
@@ -145,7 +135,7 @@ def certified_beside(plain: bytes, other: bytes, held_out: HeldOut, *, suffix: s
 
     `plain` is the file of the float32 ensemble, `other` the one that is being written.
     """
-    found: dict[str, Any] = {"images": held_out.images.source, "count": len(held_out.labels), "n": _HELD_OUT_N}
+    found: dict[str, Any] = {"images": held_out.source, "count": len(held_out.labels), "n": _HELD_OUT_N}
     with tempfile.TemporaryDirectory() as folder:
         for name, content in (("float32", plain), ("this file", other)):
             path = Path(folder) / f"model{suffix}"
@@ -155,7 +145,7 @@ def certified_beside(plain: bytes, other: bytes, held_out: HeldOut, *, suffix: s
                 certificate.radius if certificate.label == int(label) else 0.0
                 for label, certificate in zip(
                     held_out.labels,
-                    predictor.certify_many(held_out.images.pixels, n=_HELD_OUT_N, alpha=_ALPHA, seed=_SEED),
+                    predictor.certify_many(held_out.pixels, n=_HELD_OUT_N, alpha=_ALPHA, seed=_SEED),
                     strict=True,
                 )
             ]

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 from robust.export import CascadeOptions, export_run
+from robust.export.acceptance import HeldOut
 from robust.export.cards import held_out_images
-from robust.export.precision import HeldOut
 from robust.train import train
 from robust.train.recipe import Recipe
 from robust.train.runs.run import Run
@@ -46,7 +46,7 @@ TRAINING_SEED = 3  # the default rule was chosen on a run of seed 0
 def measure(path: Path, held_out: HeldOut, n: int) -> dict[str, Any]:
     """Radii of the test images, 0 where the label is wrong, and what a sample costs."""
     predictor = Predictor.load(path)
-    found = predictor.certify_many(held_out.images.pixels, n=n, alpha=ALPHA, seed=SEED)
+    found = predictor.certify_many(held_out.pixels, n=n, alpha=ALPHA, seed=SEED)
     pairs = zip(found, held_out.labels, strict=True)
     radii = [one.radius if one.label == int(label) else 0.0 for one, label in pairs]
     return {"radii": radii, "flops": inspect_model(path).expected_flops, "card": predictor.card.cascade or {}}

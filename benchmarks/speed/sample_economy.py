@@ -29,12 +29,12 @@ from robustinfer.smoothing.rules import FUTILITY
 from robustinfer.smoothing.yardstick import least_samples
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
+from benchmarks.lib.drawn import RADII
 from benchmarks.lib.published import CLASSES, PUBLISHED, Population, population
 from benchmarks.lib.record import record, verdict
 
 ALPHA = 0.001
 TOLERANCE = 0.05
-RADII = {0.12: (0.001, 0.25), 0.25: (0.001, 0.25, 0.5), 0.5: (0.001, 0.5, 1.0), 1.0: (0.001, 1.0)}
 
 
 def feed(procedure: Procedure, p: npt.NDArray[np.float64], generator: np.random.Generator) -> Outcome:

@@ -20,9 +20,9 @@ from robustinfer.card import Card
 from robustinfer.data import choose_readable, load_images, parse_data
 from robustinfer.errors import ExportError
 
-from ..acceptance import Images, noisy_copies
+from ..acceptance import HeldOut, noisy_copies
 
-__all__ = ["Fit", "HeldOut", "Scored", "fit_betas", "minimise_loss", "read_held_out"]
+__all__ = ["Fit", "Scored", "fit_betas", "minimise_loss", "read_held_out"]
 
 _COPIES = 4  # noisy copies of each image
 _RIDGE = 1e-4  # keeps members with equal scores from trading arbitrarily large betas
@@ -31,13 +31,6 @@ _FEWEST = 20
 _BATCH = 64
 
 Array = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class HeldOut(Images):
-    """Labelled images that betas are fitted on."""
-
-    labels: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from robustinfer import Predictor
 from robustinfer.card import Card, CardMember
 from robustinfer.errors import CardError, ExportError
 
-from ..acceptance import Images, synthetic_images
+from ..acceptance import HeldOut, Images, synthetic_images
 from ..exporter import Exported, check_options, format_of, write_accepted
 from ..sampler.stream import sampler_domains, sampler_sigma
-from .fitting import Fit, HeldOut, fit_betas, read_held_out
+from .fitting import Fit, fit_betas, read_held_out
 from .graph import joined_graph
 
 __all__ = ["Joined", "export_members"]

@@ -13,9 +13,8 @@ import onnxruntime
 import pytest
 import torch
 from robust.export import CascadeOptions, Rule, export_ensemble, export_run
-from robust.export.acceptance import synthetic_images
+from robust.export.acceptance import HeldOut, synthetic_images
 from robust.export.cascade import CascadeReference, walk
-from robust.export.precision import HeldOut
 from robust.serve.service.limits import Limits
 from robust.serve.service.state import State
 from robust.serve.service.worker import Incoming, Worker
@@ -49,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder, (ensemble, card) = tmp_path_factory.mktemp("cascade"), make_ensemble(betas=BETAS)
     with torch.inference_mode():
         labels = ensemble(torch.from_numpy(IMAGES.pixels / np.float32(255))).argmax(1).numpy()
-    held_out = HeldOut(IMAGES, labels.astype(np.int64))
+    held_out = HeldOut(IMAGES.source, IMAGES.pixels, labels.astype(np.int64))
     fitted: dict[str, Any] = {"cascade": CascadeOptions(agreement=0.95), "fitting": IMAGES}
     wanted: dict[str, dict[str, Any]] = {
         "margin.onnx": {**fitted, "sampler": True},

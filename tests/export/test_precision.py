@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from robust.export import export_ensemble
-from robust.export.acceptance import synthetic_images
-from robust.export.precision import HeldOut
+from robust.export.acceptance import HeldOut, synthetic_images
 
 from robustinfer import Predictor
 from robustinfer.card import InputSpec
@@ -26,7 +25,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder, (ensemble, card) = tmp_path_factory.mktemp("precision"), make_ensemble(betas=(1.0, 0.4))
     plain = export_ensemble(ensemble, card, folder / "float32.onnx", samples=100)
     labels = Predictor.load(plain.path).scores(IMAGES.pixels).argmax(axis=1).astype(np.int64)
-    options: dict[str, Any] = {"calibration": IMAGES, "held_out": HeldOut(IMAGES, labels), "samples": 100}
+    options: dict[str, Any] = {
+        "calibration": IMAGES,
+        "held_out": HeldOut(IMAGES.source, IMAGES.pixels, labels),
+        "samples": 100,
+    }
     found = {"float32": plain}
     for precision in ("int8", "fp16"):
         path = folder / f"{precision}.onnx"
