@@ -76,7 +76,7 @@ FIVE: dict[str, Any] = {
     "limit": 6000,
     "noise_samples": 1,
     "consistency": 0.0,
-    "validation_images": 100,
+    "validation": 0.01,
 }
 
 Batch = npt.NDArray[np.float32]

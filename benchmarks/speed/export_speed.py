@@ -9,7 +9,7 @@
   (d) the sampler: one image, `count` samples, integer or continuous noise, against (b) on as many ready-made images
 Claims: (b) is at least 3 times as fast as (a) at the batch size where it gains most, which the claim names; beside it
 stand every other batch size, and the two sides each at its own best one. (c) takes at most 1.05 times as long as (b);
-noise adds at most a fifth to the time of the scores.
+noise of the 8-bit domain adds at most 5 % to the time of the scores, that of the 16-bit domain at most a fifth.
 
 Every timing is in the record, as wall and as processor seconds. Times are compared repeat by repeat, and the median of
 the ratios counts, so that a busy moment of the machine hits both sides.
@@ -36,6 +36,7 @@ MEMBERS = 5
 ARCHITECTURE = "resnet20"
 SPEC = InputSpec(3, 32, 32)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+ADDED = {"integer": 0.05, "continuous": 0.2}  # to the time of the scores, at most
 COUNT = 128  # samples of one run of the sampler
 SIGMA = 0.25
 
@@ -134,7 +135,7 @@ def measure(folder: Path, *, batches: Sequence[int], repeats: int, threads: int)
         verdict(
             "scores only, sampler file", median([r["scores_only_with_sampler"] for r in rows]), 1.05, at_least=False
         ),
-        *(verdict(f"{kind} noise adds", share, 0.2, at_least=False) for kind, share in sampler["added"].items()),
+        *(verdict(f"{kind} noise adds", sampler["added"][kind], ADDED[kind], at_least=False) for kind in ADDED),
     ]
     print(f"       each at its own best batch size: {throughput['eager'] / throughput['onnx']:.2f} times faster")
     table = [
