@@ -113,6 +113,12 @@ class RunFolder:
         file = self.path / "evaluation.json"
         return _read_json(file) if file.is_file() else {}
 
+    @property
+    def budget(self) -> dict[str, Any]:
+        """What a budgeted training decided, or nothing."""
+        file = self.path / "budget.json"
+        return _read_json(file) if file.is_file() else {}
+
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:

@@ -10,6 +10,7 @@ import torch
 
 from robustinfer.threads import choose_threads
 
+from .budget.slices import Operations
 from .data.datasets import ImageData
 from .machine.arithmetic import arithmetic
 from .machine.processes import Processes
@@ -21,7 +22,7 @@ from .stage.registry import make_objective
 from .stage.schedule import run_cost
 from .stage.trainer import StageTrainer
 
-__all__ = ["Pace", "measure_pace"]
+__all__ = ["Pace", "measure_pace", "step_operations"]
 
 _STEPS, _SECONDS = 3, 2.0  # steps that are timed, and the time after which fewer of them do
 _LONG_STEP = 5.0  # threads share work of this length well: trying one alone would take long and tell nothing
@@ -70,6 +71,14 @@ def measure_pace(
     chosen = choose_threads(seconds)
     steps = run_cost(recipe, images=len(data), finished=finished)
     return Pace(seconds[chosen], steps, chosen, seconds if len(seconds) > 1 else {})
+
+
+def step_operations(recipe: Recipe, data: ImageData, processes: Processes) -> float:
+    """Floating-point operations of one step of the first stage, as a budget of operations counts them."""
+    trainer = _trainer(recipe, data.head(recipe.batch), processes)
+    with Operations() as counter:
+        trainer.update()
+    return float(counter.total)
 
 
 def _time(step: Callable[[], None]) -> float:

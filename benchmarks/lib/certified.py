@@ -27,14 +27,14 @@ from robustinfer.data import find_data, load_images, place_data
 from robustinfer.smoothing.bounds import clopper_pearson_lower, radius_top_class
 from robustinfer.summary import summarize
 
-__all__ = ["CertifiedSet", "certify_rows", "parse"]
+__all__ = ["CertifiedSet", "certify_rows", "exported", "parse", "under_noise"]
 
 RADII = 17  # a table's columns, from 0 in steps of the set's own
 ALPHA = 0.001
 KEPT = BENCHMARKS / "certificates"
 
 
-def _exported(run: Run, folder: Path, *, data: Path) -> Path:
+def exported(run: Run, folder: Path, *, data: Path) -> Path:
     """The model file of a run, beside its folder."""
     model = folder.with_name(f"{folder.name}.onnx")
     if not model.is_file() or model.stat().st_mtime < (folder / "cost.json").stat().st_mtime:
@@ -65,7 +65,7 @@ def _drawn(
     return header, entries, spent * len(entries) / max(1, len(entries) - kept)
 
 
-def _under_noise(model: Path, path: Path, *, copies: int, every: int, **where: Any) -> dict[str, Any]:
+def under_noise(model: Path, path: Path, *, copies: int, every: int, **where: Any) -> dict[str, Any]:
     """How many of so many noisy copies of each test image are labelled right."""
     _, entries, spent = _drawn(model, path, every=every, n=copies, n0=1, **where)
     counts = [entry.certificate.counts[entry.truth] for entry in entries]
@@ -179,7 +179,7 @@ def certify_rows(options: argparse.Namespace, rows: CertifiedSet) -> None:
         where = {"data": data, "options": options}
         if rows.copies and "noise" not in table.rows.get(key, {}):
             path, whole = folder.with_name(f"{folder.name}-noise.jsonl"), every if options.quick else 1
-            found = _under_noise(model, path, copies=rows.copies, every=whole, **where)
+            found = under_noise(model, path, copies=rows.copies, every=whole, **where)
             table.put(key, about | {"noise": found})
         if n:
             path = folder.with_name(f"{folder.name}-{n}.jsonl")
@@ -209,4 +209,4 @@ def _train(
     run, cost = trained(placed, folder, data=options.data, **how)
     about = {**row.about, "sigma": sigma, "seed": seed, **history(run, cost)}
     about["recipe"]["data"] = recipe.data  # wherever it lay
-    return about, _exported(run, folder, data=options.data)
+    return about, exported(run, folder, data=options.data)

@@ -55,10 +55,15 @@ def headline(material: Material) -> Headline:
             )
             boxes.append(Box(rate, f"correct under attack, {attack['norm']} length {attack['delta']:g}"))
     if material.runs:
-        seconds = sum(stage["seconds"] for stage in material.runs[0].stages)
-        boxes.append(Box(f"{seconds:.0f} s", f"training, {len(material.runs[0].stages)} stages"))
+        run = material.runs[0]
+        spent = f"{run.seconds:.0f} s" if run.seconds or not run.budget else _operations(run.budget)
+        boxes.append(Box(spent, f"training, {len(run.stages)} stages"))
     sentence = "; ".join(words) or "No evaluation and no certificates yet"
     return Headline(f"{sentence[0].upper()}{sentence[1:]}.", tuple(boxes))
+
+
+def _operations(budget: Mapping[str, Any]) -> str:
+    return f"{budget['decisions'][-1]['spent']:.2g} operations"
 
 
 def _members(material: Material) -> str:

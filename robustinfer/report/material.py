@@ -25,13 +25,22 @@ _MODEL_SUFFIXES = (".onnx", ".pt", ".pt2")
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a report says about a run folder. `stages` are the documents of its stages, first to last."""
+    """What a report says about a run folder. `stages` are the documents of its stages, first to last.
+
+    `budget` is what a budgeted training decided, and why.
+    """
 
     path: str
     recipe: dict[str, Any]
     provenance: dict[str, Any]
     stages: tuple[dict[str, Any], ...]
     evaluation: dict[str, Any]
+    budget: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training; 0 if its budget was counted in operations, which another machine repeats."""
+        return float(sum(stage["seconds"] for stage in self.stages))
 
     @property
     def attack(self) -> dict[str, Any] | None:
@@ -115,6 +124,7 @@ def _run(path: Path) -> RunFacts:
         provenance=run.provenance,
         stages=tuple(stage.to_json() for stage in run.stages),
         evaluation=run.evaluation,
+        budget=run.budget,
     )
 
 

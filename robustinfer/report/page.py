@@ -18,11 +18,11 @@ from .figures import accuracy_by_stage, certified_accuracy, time_by_stage
 from .gallery import attacked_tiles, certified_tiles
 from .headline import attack_words, headline
 from .material import CertificateSet, Material, RunFacts
+from .tables import budget_table, class_table, confusion_table, votes_table
 
 __all__ = ["render", "write_report"]
 
 _FOLDER = Path(__file__).parent
-_CLASSES = 50  # rows of the table of classes
 
 
 def write_report(path: Path, material: Material, *, title: str | None = None) -> None:
@@ -77,32 +77,9 @@ def _certified(material: Material, safe: Any) -> dict[str, Any]:
         "figure": safe(certified_accuracy({found.name: found.entries for found in sets})),
         "head": ["radius", *(found.name for found in sets)],
         "rows": list(_accuracy_rows(material)),
-        "classes": _class_table(material),
-    }
-
-
-def _class_table(material: Material) -> dict[str, Any] | None:
-    """Certified accuracy per class of the model the report is about, the lowest first."""
-    summary = material.sets[0].summary
-    if len(summary.classes) < 2:
-        return None
-    middle = len(summary.accuracies) // 2
-    ordered = sorted(summary.classes, key=lambda found: (found.accuracies[0].accuracy, found.acr))
-    rows = []
-    for found in ordered[:_CLASSES]:
-        name = material.classes[found.label] if found.label < len(material.classes) else found.name
-        chosen = (found.accuracies[0], found.accuracies[middle])
-        shares = [
-            f"{percent(row.accuracy)} ({percent(row.low)} to {percent(row.high, failure=True)})" for row in chosen
-        ]
-        rows.append([name, str(found.images), *shares, format_radius(found.acr)])
-    radii = [f"at radius {summary.accuracies[place].radius:g}" for place in (0, middle)]
-    return {
-        "head": ["class", "images", *radii, "average radius"],
-        "rows": rows,
-        "left_out": len(ordered) - len(rows),
-        "mean": percent(summary.class_mean),
-        "radius": f"{summary.accuracies[0].radius:g}",
+        "classes": class_table(material),
+        "confusions": confusion_table(material),
+        "votes": votes_table(material),
     }
 
 
@@ -141,8 +118,9 @@ def _run(run: RunFacts, safe: Any) -> dict[str, Any]:
         "smoothed": bool(run.recipe["sigma"]),
         "attack": attack
         and {"images": attack["images"], "words": attack_words(attack), "rows": list(_attack_rows(attack))},
+        "budget": budget_table(run.budget),
         "accuracy_figure": safe(accuracy_by_stage(run)),
-        "time_figure": safe(time_by_stage(run)),
+        "time_figure": safe(time_by_stage(run)) if run.seconds else "",
         "stages": [
             [
                 stage["number"],

@@ -16,6 +16,7 @@ from PIL import Image
 
 from robustinfer.errors import ArgumentError, DataError, MissingExtraError
 from robustinfer.report import read_sources, render
+from robustinfer.report.tables import confusion_table, votes_table
 from robustinfer.smoothing.bounds import format_radius
 from robustinfer.summary import percent
 
@@ -145,6 +146,8 @@ def test_says_figures_details_and_digests(page: Page, quickstart: Quickstart) ->
     for section in (
         "Certified accuracy",
         "Certified accuracy per class",
+        "The hardest confusions",
+        "How sure the votes are",
         "Accuracy under attack, by stage",
         "Training time, by stage",
         "Certified images",
@@ -159,6 +162,27 @@ def test_says_figures_details_and_digests(page: Page, quickstart: Quickstart) ->
         assert example.distance < example.radius
         change = example.changed.astype(float) - example.original
         assert np.linalg.norm(change) / 255 == pytest.approx(example.distance)
+
+
+def test_confusions_and_votes_are_those_of_the_certificates(quickstart: Quickstart) -> None:
+    material = read_sources([quickstart.out])
+    entries = material.sets[0].entries
+    votes = np.array([entry.certificate.counts for entry in entries])
+    truth = np.array([entry.truth for entry in entries])
+    wrong = votes.argmax(axis=1) != truth
+    confusions = confusion_table(material)
+    assert confusions is not None, "the digits of quickstart are not all right"
+    assert confusions["images"] == wrong.sum() > 0
+    pairs, counts = np.unique(np.stack([truth, votes.argmax(axis=1)])[:, wrong], axis=1, return_counts=True)
+    assert confusions["pairs"] == pairs.shape[1]
+    first, taken, images, certified = confusions["rows"][0]
+    assert images == f"{counts.max()} of {(truth == int(first)).sum()}"
+    labels = [entry.certificate.label for entry in entries if entry.truth == int(first)]
+    assert int(certified) == labels.count(int(taken))
+    shares = votes[np.arange(len(truth)), truth] / votes.sum(axis=1)
+    expected = [*np.histogram(shares[shares < 1], [0, 0.1, 0.5, 0.9, 0.99, 0.999, 1])[0], (shares == 1).sum()]
+    assert [int(row[1]) for row in votes_table(material)["rows"]] == expected
+    assert sum(expected) == len(entries)
 
 
 def test_rates_never_look_better_than_they_are() -> None:

@@ -18,7 +18,7 @@ from ..runs.checkpoint import Checkpoint
 from ..stage.trainer import StageTrainer
 from .purse import Purse
 
-__all__ = ["SliceTrainer"]
+__all__ = ["Operations", "SliceTrainer"]
 
 _WARM_UP = 50  # steps
 _DECAY = 0.25  # share of a slice
@@ -82,7 +82,7 @@ class SliceTrainer(StageTrainer):
         if self._operations:
             loss = self.update()
         else:  # every step of a part costs the same
-            with _Operations() as counter:
+            with Operations() as counter:
                 loss = self.update()
             self._operations = float(counter.total)
         self.purse.charge(self._operations)
@@ -105,7 +105,7 @@ class SliceTrainer(StageTrainer):
         self.before = None if own["before"] is None else torch.tensor(own["before"])
 
 
-class _Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):
     """Counts the floating-point operations of convolutions and matrix products, backward passes included.
 
     torch's own FlopCounterMode also follows modules, by hooks that an attack's `autograd.grad` cannot be called under.

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from robust.train.budget import Budget, spender
 from robust.train.budget.rules import JOINS, PAYS
 
 from robustinfer.errors import RecipeError, RunError, StoppedError
+from robustinfer.report import read_sources, render
 
 
 @pytest.fixture
@@ -118,6 +120,26 @@ def test_a_budget_that_is_gone_before_the_first_step_buys_one_slice(small: Recip
     run = spend(small, tmp_path / "run", 0.001)
     assert [decision["steps"] for decision in decisions(run)] == [1]
     assert len(run.stages) == 1
+
+
+def test_the_report_has_every_decision_and_its_evidence(small: Recipe, tmp_path: Path) -> None:
+    run = spend(small, tmp_path / "run", 60)
+    page = render(read_sources([run.path]))
+    assert "of 60 seconds" in page
+    assert "Training time, by stage" in page
+    rows = re.findall(r"<tr><td>.*?</tr>", page.partition("How the budget was spent")[2].partition("</table>")[0])
+    found = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+    assert len(found) == len(decisions(run)) >= 2
+    for cells, decision in zip(found, decisions(run), strict=True):
+        assert cells[1:3] == [f"{decision['kind']} {decision['part']}", str(decision["steps"])]
+        for cell, evidence in zip(cells[4:6], (decision["slice"], decision["ensemble"]), strict=True):
+            words = evidence and f"{evidence['difference']:+.4f} ± {evidence['standard_error']:.4f}"
+            assert cell == (words or "")
+        assert cells[6:] == ["yes" if decision["deployed"] else "no", decision["next"]]
+    counted = train_within(small, tmp_path / "counted", Budget(1e6, "operations"), clock=ticking(), device="cpu")
+    page = render(read_sources([counted.path]))
+    assert "of 1e+06 operations" in page
+    assert "Training time" not in page, "no seconds were counted"
 
 
 @pytest.mark.slow
