@@ -1,12 +1,13 @@
-"""What a page shows before anybody brings a picture: the files that `robust quickstart` writes beside a model.
+"""What a page shows before anybody brings a picture: files beside a model, as `robust quickstart` writes them.
 
     images/*.png     pictures to try
-    attacked.npz     pictures with a change that fools an ordinary network
+    attacked.npz     pictures with a change that fools an ordinary network; one that is among the images has its name
     ordinary.onnx    that network
 
 None of them is needed. A picture, or a network, that does not fit the model is left out.
 """
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,7 +60,12 @@ class Material:
 def material_beside(model: Path, card: Card) -> Material:
     """The files beside a model file, as far as they fit its card."""
     folder = model.parent
-    examples = [*_attacked(folder / ATTACKED, card), *_pictures(folder / IMAGES, card)]
+    pictures = {picture.image.tobytes(): picture for picture in _pictures(folder / IMAGES, card)}
+    examples = []
+    for attacked in _attacked(folder / ATTACKED, card):
+        same = pictures.pop(attacked.image.tobytes(), None)
+        examples.append(attacked if same is None else dataclasses.replace(attacked, name=same.name))
+    examples.extend(pictures.values())
     return Material(tuple(examples[:_MOST]), _ordinary(folder / ORDINARY, model, card))
 
 

@@ -127,16 +127,18 @@ def load_data(
     """The `train` or `test` split of a data set (`robustinfer.data.spec`), or `all` of it.
 
     `root` is where mnist, cifar10 and imagenet lie if their name does not say it. Files are read as `model` (a run or a
-    card) takes them, with its classes; before there is a model, `size` is the side of its images. Up to
-    `skip_unreadable` files that cannot be read are left out, with a warning that names them. A `foreign` model is one
-    that was not trained here (`open_source`).
+    card) takes them, with its classes; before there is a model, `size` is the side of its images. A model of arrays
+    takes pictures of their size only, unless that is `size`. Up to `skip_unreadable` files that cannot be read are left
+    out, with a warning that names them. A `foreign` model is one that was not trained here (`open_source`).
     """
     spec = parse_data(name)
     source = open_source(spec, split, root=root, download=download, foreign=foreign)
     if source.images is not None:
         labels, groups = torch.from_numpy(source.labels), _group_numbers(source)
         images = TensorPixels(torch.from_numpy(source.images))
-        return ImageData(name, images, labels, source.classes, groups=groups, rule=source.rule)
+        # A size in the recipe says that pictures are brought to it; these have been, and a user's own will be.
+        resize: Resize = "bilinear" if images.shape[1:] == (size, size) else "refuse"
+        return ImageData(name, images, labels, source.classes, resize=resize, groups=groups, rule=source.rule)
     if model is None and spec.kind == "imagenet":
         size = size or 224
     return _pictures(name, source, size, model, skip_unreadable)

@@ -70,3 +70,18 @@ def test_makes_the_quickstart_where_it_is_missing_and_opens_the_page(
         assert len(addresses) == count
     assert made == [out]  # the second time it was there
     assert addresses == ["http://page"]
+
+
+def test_shows_other_models_without_a_quickstart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linear_model: Any
+) -> None:
+    def announced(launcher: AsgiLauncher, announce: Any) -> None:
+        assert [(model.name, model.path) for model in launcher.models] == [("signs", signs)]
+        raise EndedError
+
+    signs = linear_model([[1.0] * 4, [-1.0] * 4], shape=(1, 2, 2)).rename(tmp_path / "signs.onnx")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "serve", announced)
+    result = CliRunner().invoke(app, ["demo", str(signs), "--no-browser"])
+    assert isinstance(result.exception, EndedError), result.output
+    assert not (tmp_path / "quickstart").exists()

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     brightness_model(path / "tiny.onnx")
     one_pixel_model(path / "ordinary.onnx")
     (path / "images").mkdir()
-    for name, level in {"bright": BRIGHT, "undecided": UNDECIDED}.items():
+    for name, level in {"bright": BRIGHT + 1, "undecided": UNDECIDED}.items():
         Image.fromarray(constant(level)[0]).save(path / "images" / f"{name}.png")
     original, changed = constant(BRIGHT), constant(BRIGHT - 8)
     changed[0, 0, 0] = 178

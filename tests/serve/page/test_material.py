@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from robust.serve.page import material_beside
 
 from robustinfer import Predictor
@@ -25,6 +26,15 @@ def test_finds_examples_attacks_and_the_ordinary_network(folder: Path, shown: Pr
     assert material.direction("no such picture") is None
     assert material.ordinary is not None
     assert material.ordinary.card.name == "ordinary"
+
+
+def test_an_attacked_picture_is_shown_once_under_its_own_name(folder: Path, tmp_path: Path, shown: Predictor) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    Image.fromarray(constant(BRIGHT)[0]).save(tmp_path / "images" / "lamp.png")
+    material = material_beside(tmp_path / "tiny.onnx", shown.card)
+    assert [example.name for example in material.examples] == ["lamp", "bright", "undecided"]
+    assert material.direction("lamp") is not None
+    assert material.direction("bright") is None
 
 
 def test_needs_nothing_beside_the_model(tmp_path: Path, shown: Predictor) -> None:

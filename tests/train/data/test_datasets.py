@@ -62,6 +62,13 @@ def test_folders_of_train_and_test_and_a_size(tmp_path: Path) -> None:
     assert (data.input.shape, data.input.resize) == ((1, 6, 6), "bilinear")
 
 
+def test_a_model_of_arrays_takes_pictures_of_any_size_if_the_recipe_names_theirs(tmp_path: Path) -> None:
+    arrays = tmp_path / "set.npz"
+    np.savez(arrays, x=np.zeros((10, 6, 6, 3), np.uint8), y=np.arange(10) % 2)
+    found = {size: load_data(f"npz:{arrays}", size=size).input.resize for size in (0, 5, 6)}
+    assert found == {0: "refuse", 5: "refuse", 6: "bilinear"}
+
+
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
     mixed = write_images(tmp_path / "mixed")
     Image.new("L", (5, 4)).save(mixed / "dog" / "odd.png")
