@@ -16,6 +16,7 @@ import numpy as np
 from .certificate import Certificate, Prediction, ProcedureName
 from .errors import EngineError
 from .jobs import Job, Seen
+from .outbox import Outbox
 from .questions import Question
 from .scheduler import Board
 from .settings import Mode
@@ -78,7 +79,11 @@ class AnswerFuture(Future[Result]):
         self._known: tuple[int, Outcome] | None = None
 
     def __await__(self) -> Generator[Any, None, Result]:
-        return asyncio.wrap_future(self).__await__()
+        return self.in_loop().__await__()
+
+    def in_loop(self) -> asyncio.Future[Result]:
+        """The same answer as a future of the running event loop, for `asyncio.gather` and its like."""
+        return Outbox.of_running_loop().expect(self)
 
     def snapshot(self) -> Snapshot:
         """What is known now."""

@@ -23,7 +23,7 @@ def decode_npy(content: bytes, *, max_values: int) -> npt.NDArray[Any]:
     stream = io.BytesIO(content)
     try:
         header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = header(stream)
+        shape, fortran, dtype = header(stream)
         values = math.prod(shape)
     except Exception as error:
         # The header is a Python literal, and what can go wrong in reading one is not a closed list.
@@ -39,6 +39,5 @@ def decode_npy(content: bytes, *, max_values: int) -> npt.NDArray[Any]:
             f"This npy file cannot be read: its header says {values} numbers of type {dtype}, and "
             f"{len(content) - stream.tell()} bytes follow."
         )
-    stream.seek(0)
-    array: npt.NDArray[Any] = np.load(stream, allow_pickle=False)
-    return array
+    array = np.frombuffer(content, dtype=dtype, offset=stream.tell())
+    return array.reshape(shape, order="F" if fortran else "C")

@@ -93,7 +93,8 @@ class Counter:
         began, before, first = time.perf_counter(), self._arrived, self.in_hand == 1
         self._submitted.update(submitted)
         try:
-            results: list[Result | BaseException] = await asyncio.gather(*submitted, return_exceptions=True)
+            answers = [future.in_loop() for future in submitted]
+            results: list[Result | BaseException] = await asyncio.gather(*answers, return_exceptions=True)
         except asyncio.CancelledError:
             cancel(submitted)
             raise

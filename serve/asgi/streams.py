@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -63,20 +63,28 @@ class EventStream:
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def unless_gone(work: Coroutine[Any, Any, _Result], receive: Receive) -> _Result:
+async def unless_gone(work: Awaitable[_Result], receive: Receive) -> _Result:
     """The result of the work, which is cancelled as soon as the client hangs up."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(receive))
+    here = asyncio.current_task()
+    assert here is not None
+    is_gone = False
+
+    def leave(watching: asyncio.Task[None]) -> None:
+        nonlocal is_gone
+        is_gone = True
+        here.cancel()
+
+    watching = asyncio.create_task(_disconnected(receive))
+    watching.add_done_callback(leave)
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
+        return await work
+    except asyncio.CancelledError:
+        if is_gone and not here.uncancel():  # by us, and by nobody else
+            raise ClientDisconnect from None
+        raise
     finally:
-        gone.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
+        watching.remove_done_callback(leave)
+        watching.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -220,5 +220,5 @@ def main() -> int:
 if __name__ == "__main__":
     # Threads of engines may still be at work for clients that are gone: nothing of theirs is worth waiting for.
     code = main()
-    sys.stderr.flush()
+    logging.shutdown()
     os._exit(code)

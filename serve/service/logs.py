@@ -1,11 +1,12 @@
 """Logs: one JSON object per line on stderr, with the request's id, and without headers, images or query strings."""
 
+import asyncio
 import json
 import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 __all__ = ["LOG4J", "announce", "log_to_stderr", "quiet_worker", "record"]
 
@@ -63,9 +64,38 @@ class _Lines(logging.Formatter):
         return _line(record.getMessage(), fields)
 
 
+class _Gathering(logging.StreamHandler[TextIO]):
+    """Writes the lines of one turn of the event loop together; outside an event loop each line as it comes.
+
+    A system call lets go of the interpreter, which the engine's threads are quick to take.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line until the turn ends."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            super().emit(record)
+            return
+        self._lines.append(self.format(record) + self.terminator)
+        if len(self._lines) == 1:
+            loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what was kept."""
+        lines, self._lines = self._lines, []
+        if lines:
+            self.stream.write("".join(lines))
+        super().flush()
+
+
 def log_to_stderr() -> None:
     """In a worker of our own: every line of the log is JSON, also those of libraries, of which only warnings are."""
-    handler = logging.StreamHandler()
+    handler = _Gathering()
     handler.setFormatter(_Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     _log.setLevel(logging.INFO)
