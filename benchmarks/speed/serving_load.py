@@ -7,9 +7,11 @@ Claims checked, in one run on one machine, on the small CNN (one member, 28 x 28
   predict at n = 100:    HTTP reaches at least 50 and 80 % of the samples per second of `answer_many`
   a lone predict over HTTP costs at most 15 and 3 ms more than the call in the process (median)
 
+Beside each ratio stands the processor time of an answer, in the process and over HTTP (server and clients). Their ratio
+is the most that HTTP could reach here, if no core were ever idle: servers, clients and predictor share the same cores.
+
 Rounds in the process and with each engine alternate, so that a busy machine slows all; the median of the rounds' ratios
-counts. Servers, clients and predictor share the same cores. The predictor has all cores, as the one worker of each
-server has.
+counts. The predictor has all cores, as the one worker of each server has.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,13 +38,30 @@ from robust.serve import AsgiLauncher, Launcher, ServedModel, ServeOptions
 from robustinfer import Card, InputSpec, Predictor, Request
 from robustinfer.files import write_text
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
+from benchmarks.lib.processes import family, processor_seconds
+
 CLIENTS = 8
 ENGINES = {"torchserve": Launcher, "asgi": AsgiLauncher}
 TARGETS = {
     "torchserve": {"certify_ratio": 0.90, "predict_ratio": 0.50, "lone_predict_extra_ms": 15.0},
     "asgi": {"certify_ratio": 0.95, "predict_ratio": 0.80, "lone_predict_extra_ms": 3.0},
 }
-Urls = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A server of one engine, and its processes."""
+
+    url: str
+    pids: tuple[int, ...]
+
+    def processor_seconds(self) -> float:
+        """What its processes have used so far."""
+        return processor_seconds(set().union(*map(family, self.pids)))
+
+
+Servers = dict[str, Contestant]
 
 
 def small_cnn(path: Path) -> None:
@@ -120,19 +140,25 @@ def npy(image: Any) -> bytes:
 
 
 def compare(
-    predictor: Predictor, urls: Urls, *, mode: str, n: int, images: Sequence[Any], rounds: int
+    predictor: Predictor, servers: Servers, *, mode: str, n: int, images: Sequence[Any], rounds: int
 ) -> dict[str, dict[str, Any]]:
     """Alternate rounds in the process and over HTTP, with each engine."""
     path, bodies = f"/models/model/invoke?mode={mode}&n={n}", [npy(image) for image in images]
     local: list[float] = []
-    remote: dict[str, list[float]] = {engine: [] for engine in urls}
-    seconds: dict[str, list[float]] = {engine: [] for engine in urls}
+    remote: dict[str, list[float]] = {engine: [] for engine in servers}
+    seconds: dict[str, list[float]] = {engine: [] for engine in servers}
+    used: dict[str, float] = dict.fromkeys(("in_process", *servers), 0.0)
     for _ in range(rounds):
+        began = time.process_time()
         local.append(in_process(predictor, images, mode, n))
-        for engine, url in urls.items():
-            rate, times = over_http(url, path, bodies, CLIENTS)
+        used["in_process"] += time.process_time() - began
+        for engine, server in servers.items():
+            began = time.process_time() + server.processor_seconds()
+            rate, times = over_http(server.url, path, bodies, CLIENTS)
+            used[engine] += time.process_time() + server.processor_seconds() - began
             remote[engine].append(rate)
             seconds[engine].extend(times)
+    answers = rounds * len(images)
     return {
         engine: {
             "mode": mode,
@@ -142,17 +168,20 @@ def compare(
             "in_process_samples_per_second": [round(rate) for rate in local],
             "http_samples_per_second": [round(rate) for rate in remote[engine]],
             "ratio": round(statistics.median(map(operator.truediv, remote[engine], local)), 3),
+            "in_process_processor_ms": round(1e3 * used["in_process"] / answers, 2),
+            "http_processor_ms": round(1e3 * used[engine] / answers, 2),
+            "ratio_at_most": round(used["in_process"] / used[engine], 3),
             "latency_p50_ms": round(1e3 * float(np.percentile(seconds[engine], 50)), 2),
             "latency_p99_ms": round(1e3 * float(np.percentile(seconds[engine], 99)), 2),
         }
-        for engine in urls
+        for engine in servers
     }
 
 
-def lone(predictor: Predictor, urls: Urls, image: Any, repeats: int) -> dict[str, dict[str, Any]]:
+def lone(predictor: Predictor, servers: Servers, image: Any, repeats: int) -> dict[str, dict[str, Any]]:
     """One predict at a time, in the process and with each engine, taking turns."""
     path, body = "/models/model/invoke?mode=predict&n=100&seed=1", npy(image)
-    clients = {engine: HttpClient(url, path, []) for engine, url in urls.items()}
+    clients = {engine: HttpClient(server.url, path, []) for engine, server in servers.items()}
     local: list[float] = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -179,7 +208,7 @@ def measure(model: Path, *, images: int, rounds: int) -> dict[str, Any]:
     served = ServedModel("model", model, predictor.card, predictor.digest)
     pixels = np.random.default_rng(0).integers(0, 256, (images, *predictor.card.input.shape), dtype=np.uint8)
     with contextlib.ExitStack() as stack:
-        urls = {}
+        servers = {}
         for engine, launcher in ENGINES.items():
             options = ServeOptions(
                 engine=engine,  # type: ignore[arg-type]
@@ -191,12 +220,13 @@ def measure(model: Path, *, images: int, rounds: int) -> dict[str, Any]:
             )
             server = stack.enter_context(launcher([served], options))
             server.wait_ready()
-            urls[engine] = server.addresses.url
-        compare(predictor, urls, mode="predict", n=100, images=list(pixels[: 2 * CLIENTS]) * 20, rounds=1)
+            pids = server.worker_pids if isinstance(server, AsgiLauncher) else [server.pid]
+            servers[engine] = Contestant(server.addresses.url, tuple(pids))
+        compare(predictor, servers, mode="predict", n=100, images=list(pixels[: 2 * CLIENTS]) * 20, rounds=1)
         parts = {
-            "lone_predict": lone(predictor, urls, pixels[0], repeats=300),
-            "certify": compare(predictor, urls, mode="certify", n=10_000, images=list(pixels), rounds=rounds),
-            "predict": compare(predictor, urls, mode="predict", n=100, images=list(pixels) * 25, rounds=rounds),
+            "lone_predict": lone(predictor, servers, pixels[0], repeats=300),
+            "certify": compare(predictor, servers, mode="certify", n=10_000, images=list(pixels), rounds=rounds),
+            "predict": compare(predictor, servers, mode="predict", n=100, images=list(pixels) * 25, rounds=rounds),
         }
     return {"clients": CLIENTS, "engines": {engine: _judged(engine, parts) for engine in ENGINES}}
 

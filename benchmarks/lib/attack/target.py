@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
+
+from ..processes import family, processor_seconds
 
 __all__ = ["START", "TOKEN", "Target", "eventually", "started"]
 
@@ -64,17 +65,7 @@ class Target:
 
     def processes(self) -> dict[int, str]:
         """The command and all its descendants that are alive, with their command lines."""
-        parents = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    parents[int(folder.name)] = int(fields[1])
-        found, grown = {self.process.pid}, True
-        while grown:
-            more = {pid for pid, parent in parents.items() if parent in found} - found
-            found, grown = found | more, bool(more)
-        return {pid: _command(pid) for pid in found if pid in parents}
+        return {pid: _command(pid) for pid in family(self.process.pid)}
 
     def workers(self) -> set[int]:
         """Every process of the server but those that decode pictures, which may come and go."""
@@ -96,7 +87,7 @@ class Target:
 
     def processor_seconds(self) -> float:
         """Processor time of all processes so far."""
-        return sum(_ticks(pid) for pid in self.processes()) / os.sysconf("SC_CLK_TCK")
+        return processor_seconds(self.processes())
 
     def stop(self) -> int:
         """End the server as an operator does; the exit code."""
@@ -183,11 +174,4 @@ def _status(pid: int, key: str) -> int:
 def _count(folder: Path) -> int:
     with contextlib.suppress(OSError):
         return sum(1 for _ in folder.iterdir())
-    return 0
-
-
-def _ticks(pid: int) -> int:
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        fields: list[Any] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
     return 0
