@@ -114,7 +114,7 @@ def serving(records: Records) -> tuple[str, str]:
     return verdict, (
         f"A lone prediction takes {pair('lone_predict_extra_ms', '.1f')} ms more than a call "
         f"(median {asgi['lone_predict']['http_p50_ms']:.1f} ms, "
-        f"99th percentile {asgi['lone_predict']['http_p99_ms']:.1f} ms). {_most(asgi['predict'])}\n"
+        f"99th percentile {asgi['lone_predict']['http_p99_ms']:.1f} ms).{_most(asgi['predict'])}\n"
     )
 
 
@@ -123,7 +123,7 @@ def _most(predict: Mapping[str, Any]) -> str:
     if "ratio_at_most" not in predict:
         return ""
     return (
-        f"A prediction takes {predict['in_process_processor_ms']:.1f} ms of processor time in the process and "
+        f" A prediction takes {predict['in_process_processor_ms']:.1f} ms of processor time in the process and "
         f"{predict['http_processor_ms']:.1f} ms over HTTP, with the client's share; cores that are never idle would "
         f"reach {predict['ratio_at_most']:.0%}."
     )
