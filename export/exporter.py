@@ -125,7 +125,9 @@ def export_ensemble(
     else:
         build = _builder(chosen, fused, card, **written)
         if precision != "float32":
-            build, comparison["added"] = lower(precision, build, card, calibration=calibration, held_out=held_out)
+            build, comparison["added"] = lower(
+                precision, build, card, calibration=calibration, held_out=held_out, progress=progress
+            )
     return write_accepted(target, chosen, build, card, reference, **comparison)
 
 

@@ -5,6 +5,7 @@ over. So its acceptance is its own. Scores may differ; votes on replayed noise m
 certified accuracy on held-out images is measured beside that of the float file, and stands in the card.
 """
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = [
     "Precision",
     "calibration_copies",
     "certified_beside",
+    "check_calibration",
     "check_precision",
     "integers",
     "lower",
@@ -33,6 +35,7 @@ __all__ = [
 
 Precision = Literal["float32", "int8", "fp16"]
 Pixels = npt.NDArray[np.float32]
+Progress = Callable[[float], None]
 
 FLIPS = {"float32": 0.01, "int8": 0.1, "fp16": 0.01}
 """Share of votes on noise that may flip against the ensemble."""
@@ -49,6 +52,7 @@ def lower(
     *,
     calibration: Images | None,
     held_out: HeldOut | None,
+    progress: Progress = lambda _: None,
 ) -> tuple[Callable[[Card], bytes], dict[str, Any]]:
     """The file in a lower precision, as a function of its card, and the figures that go into the card.
 
@@ -57,14 +61,17 @@ def lower(
     """
     model = onnx.load_from_string(build(card))
     facts: dict[str, Any] = {"precision": precision}
-    if precision == "fp16":
-        graph = _half(model)
-    else:
+    batches: list[Pixels] = []
+    if precision == "int8":
         batches, facts["calibration"] = calibration_copies(calibration, card)
-        graph = integers(model, batches)
+    try:
+        graph = integers(model, batches) if precision == "int8" else _half(model)
+    except Exception as error:  # the tools raise whatever a graph of somebody else's does to them
+        sentence = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ExportError(f"onnxruntime cannot write this graph as {precision}: {sentence}") from error
     lowered: Callable[[Card], bytes] = lambda final: with_card(graph, final)  # noqa: E731
     if held_out is not None and card.sigma is not None:
-        facts["held_out"] = certified_beside(build(card), lowered(card), held_out)
+        facts["held_out"] = certified_beside(build(card), lowered(card), held_out, progress=progress)
     return lowered, facts
 
 
@@ -74,13 +81,19 @@ def check_precision(precision: str) -> None:
         raise ExportError(f"A precision is one of {', '.join(get_args(Precision))}; found {precision!r}.")
 
 
-def calibration_copies(calibration: Images | None, card: Card) -> tuple[list[Pixels], dict[str, Any]]:
-    """Noisy copies of the calibration images, in batches, and what the card says about them."""
-    if calibration is None:
+def check_calibration(precision: str, calibration: object) -> None:
+    """Refuse int8 without anything to calibrate it on."""
+    if precision == "int8" and calibration is None:
         raise ExportError(
             "int8 is calibrated on noisy training images, and the data of this model is not at hand: name its "
             "folder with --data (a run) or --images (a wrapped model)."
         )
+
+
+def calibration_copies(calibration: Images | None, card: Card) -> tuple[list[Pixels], dict[str, Any]]:
+    """Noisy copies of the calibration images, in batches, and what the card says about them."""
+    check_calibration("int8", calibration)
+    assert calibration is not None
     copies = noisy_copies(calibration, card.sigma or _SIGMA, _COPIES * len(calibration.pixels))
     facts = {"images": calibration.source, "count": len(calibration.pixels), "copies": _COPIES}
     return [noisy for _, _, noisy in copies], facts
@@ -130,7 +143,14 @@ def _half(model: onnx.ModelProto) -> onnx.ModelProto:
     return found
 
 
-def certified_beside(plain: bytes, other: bytes, held_out: HeldOut, *, suffix: str = ".onnx") -> dict[str, Any]:
+def certified_beside(
+    plain: bytes,
+    other: bytes,
+    held_out: HeldOut,
+    *,
+    suffix: str = ".onnx",
+    progress: Progress = lambda _: None,
+) -> dict[str, Any]:
     """Certified accuracy at radius 0 and average certified radius of two files, on the same images and noise.
 
     `plain` is the file of the float32 ensemble, `other` the one that is being written.
@@ -140,15 +160,13 @@ def certified_beside(plain: bytes, other: bytes, held_out: HeldOut, *, suffix: s
         for name, content in (("float32", plain), ("this file", other)):
             path = Path(folder) / f"model{suffix}"
             path.write_bytes(content)
-            predictor = Predictor.load(path, device="cpu")
-            radii = [
-                certificate.radius if certificate.label == int(label) else 0.0
-                for label, certificate in zip(
-                    held_out.labels,
-                    predictor.certify_many(held_out.pixels, n=_HELD_OUT_N, alpha=_ALPHA, seed=_SEED),
-                    strict=True,
-                )
-            ]
+            loaded = Predictor.load(path, device="cpu")
+            # Whoever wraps a network is told about its noise once, not by every predictor on the way.
+            predictor = Predictor(loaded.engine, dataclasses.replace(loaded.card, noise_trained=True))
+            settings: dict[str, Any] = {"n": _HELD_OUT_N, "alpha": _ALPHA, "seed": _SEED, "progress": progress}
+            certified = predictor.certify_many(held_out.pixels, **settings)
+            pairs = zip(held_out.labels, certified, strict=True)
+            radii = [one.radius if one.label == int(label) else 0.0 for label, one in pairs]
             found[name] = {
                 "certified_accuracy": float(np.mean(np.array(radii) > 0)),
                 "acr": round(float(np.mean(radii)), 6),

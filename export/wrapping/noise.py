@@ -27,6 +27,11 @@ class Photographs(Images):
     labels: npt.NDArray[np.int64] | None = None
     unreadable: int = 0
 
+    def take(self, chosen: slice | npt.NDArray[np.int64]) -> "Photographs":
+        """Some of them."""
+        labels = None if self.labels is None else self.labels[chosen]
+        return Photographs(self.source, self.pixels[chosen], labels)
+
 
 @dataclass(frozen=True)
 class UnderNoise:

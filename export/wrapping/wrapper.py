@@ -5,6 +5,7 @@ takes its name.
 """
 
 import contextlib
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +23,10 @@ from robustinfer.engines.onnx import OnnxEngine
 from robustinfer.errors import BatchError, EngineError, ExportError, ModelError
 from robustinfer.files import sha256
 
-from ..acceptance import TOLERANCE
+from ..acceptance import TOLERANCE, HeldOut
 from ..exporter import Exported, export_ensemble, format_of, write_accepted
 from ..onnx_file import with_card
+from ..precision import FLIPS, Precision, check_calibration, check_precision, lower
 from .graph import Foreign, Layout, Original, adapted, read_graph
 from .module import load_module, single
 from .noise import Photographs, UnderNoise, read_photographs, under_noise
@@ -36,6 +38,8 @@ _COARSE = 2e-2  # tolerance for scores in half precision
 _COMPARED = 64  # images that acceptance compares on
 _COPIES = 10  # noisy copies of each image that are labelled
 _LABELLED = 100  # images of them
+_CALIBRATED = 64  # images whose noisy copies calibrate an int8 file
+_MEASURED = 20  # images on which a file of lower precision is certified beside the float32 one
 
 Array = npt.NDArray[np.float32]
 Progress = Callable[[float], None]
@@ -66,7 +70,21 @@ class _Plan:
     facts: Mapping[str, Any]
     sigma: float | None
     progress: Progress
+    precision: Precision = "float32"
     labels: Mapping[str, Any] = field(default_factory=dict)  # name, version, license, author
+
+    @property
+    def lowered(self) -> dict[str, Any]:
+        """What a file of lower precision is calibrated and measured on: every other image, and those between."""
+        if self.precision == "float32":
+            return {}
+        calibrated, held_out = self.images.take(slice(0, None, 2)), self.images.take(slice(1, None, 2))
+        options: dict[str, Any] = {"calibration": _some(calibrated, _CALIBRATED), "held_out": None}
+        if len(held_out.pixels) and held_out.labels is not None:
+            some = _some(held_out, _MEASURED)
+            assert some.labels is not None
+            options["held_out"] = HeldOut(some.source, some.pixels, some.labels)
+        return options
 
     def card(self, architecture: str, facts: Mapping[str, Any], noise: UnderNoise | None) -> Card:
         """The card of a network that was trained elsewhere."""
@@ -102,6 +120,7 @@ def wrap(
     images: str | os.PathLike[str] | None = None,
     limit: int = 250,
     samples: int = 200,
+    precision: Precision = "float32",
     name: str | None = None,
     version: str = "1",
     license: str | None = None,
@@ -115,10 +134,15 @@ def wrap(
     graph that leaves them open), `resize` and `crop` say how photographs of other sizes are read (see `InputSpec`),
     `channels` are those of a torch module. `sigma` is the noise to certify with; the card says that the network was not
     trained with it. `images` is a folder of photographs to measure on, in one sub-folder per class if there are labels;
-    at most `limit` are read. `samples` are the noisy ones that acceptance compares.
+    at most `limit` are read. `samples` are the noisy ones that acceptance compares. A `precision` of int8 or fp16 is
+    for .onnx files; int8 is calibrated on noisy copies of every other one of the `images`, and where there are labels
+    and a sigma, the card says what the others certify beside the float32 file.
     """
     target, names = Path(path), _classes(classes)
-    format_of(target)
+    check_precision(precision)
+    check_calibration(precision, images)
+    if format_of(target) != "onnx" and precision != "float32":
+        raise ExportError(f"A file of precision {precision} is an .onnx file; found {target.name}.")
     if resize not in get_args(Resize):
         raise ExportError(f"A resize is one of {', '.join(get_args(Resize))}; found {resize!r}.")
     if crop is not None and (not 0 < crop <= 1 or resize == "refuse"):
@@ -140,6 +164,7 @@ def wrap(
         facts={"source": "module" if foreign is None else foreign.path.name},
         sigma=sigma,
         progress=progress,
+        precision=precision,
         labels={"name": name, "version": version, "license": license, "author": author},
     )
     check_units(plan.mean, plan.std)
@@ -188,7 +213,8 @@ def _wrap_graph(foreign: Foreign, target: Path, plan: _Plan, samples: int) -> Wr
     original = Original(foreign, plan.mean, plan.std)
     first = original.scores(_trial_images(plan.spec, 3))
     _check_scores(first, plan, foreign.path.name)
-    build, engine, freed = _freed(foreign, original, plan)
+    _check_float(foreign, plan.precision)
+    proto, engine, freed = _freed(foreign, original, plan)
     noise = _measured(engine.scores, plan)
     probabilities = _are_probabilities(original.scores(_unit(plan.images.pixels[:8])))
     facts = {
@@ -199,18 +225,14 @@ def _wrap_graph(foreign: Foreign, target: Path, plan: _Plan, samples: int) -> Wr
         "output": "probabilities" if probabilities else "scores",
     }
     card = plan.card(foreign.path.stem, facts, noise)
-    exported = write_accepted(
-        target,
-        "onnx",
-        lambda final: with_card(build, final),
-        card,
-        original,
-        facts={"reference": f"{foreign.path.name} by {original.engine.name}"},
-        images=_some(plan.images),
-        samples=samples,
-        tolerance=_COARSE if foreign.type_name == "float16" else TOLERANCE,
-        progress=plan.progress,
-    )
+    comparison: dict[str, Any] = {"images": _some(plan.images), "samples": samples, "progress": plan.progress}
+    comparison["tolerance"] = _COARSE if foreign.type_name == "float16" else TOLERANCE
+    build: Callable[[Card], bytes] = lambda final: with_card(proto, final)  # noqa: E731
+    if plan.precision != "float32":
+        build, comparison["added"] = lower(plan.precision, build, card, progress=plan.progress, **plan.lowered)
+        comparison |= {"flips": FLIPS[plan.precision], "tolerance": math.inf}
+    reference = {"reference": f"{foreign.path.name} by {original.engine.name}"}
+    exported = write_accepted(target, "onnx", build, card, original, facts=reference, **comparison)
     doubted = None
     if foreign.type_name != "uint8":
         doubted = doubt(
@@ -245,7 +267,9 @@ def _wrap_module(source: Any, parameters: Any, target: Path, plan: _Plan, sample
         target,
         images=_some(plan.images),
         samples=samples,
+        precision=plan.precision,
         progress=plan.progress,
+        **plan.lowered,
     )
     notes = ["its outputs are probabilities; their order is that of the scores"] if facts["output"] != "scores" else []
 
@@ -255,6 +279,17 @@ def _wrap_module(source: Any, parameters: Any, target: Path, plan: _Plan, sample
         return other
 
     return _wrapped(exported, notes, plan, noise, doubt(otherwise, plan.images, plan.mean, plan.std))
+
+
+def _check_float(foreign: Foreign, precision: str) -> None:
+    """Refuse to lower the precision of a graph that was lowered before."""
+    whole = sorted({node.op_type for node in foreign.proto.graph.node if "quantize" in node.op_type.lower()})
+    if precision != "float32" and (whole or foreign.type_name == "float16"):
+        found = f"has {whole[0]} nodes" if whole else "computes in float16"
+        raise ExportError(
+            f"{foreign.path.name} is not a float32 graph: it {found}. Wrap it without --precision {precision}, or "
+            "export it in float32 first."
+        )
 
 
 def _freed(foreign: Foreign, original: Original, plan: _Plan) -> tuple[Any, OnnxEngine, bool]:
@@ -326,9 +361,7 @@ def _measured(scores: Callable[[Array], Array], plan: _Plan) -> UnderNoise | Non
 
 
 def _some(images: Photographs, count: int = _COMPARED) -> Photographs:
-    every = np.unique(np.linspace(0, len(images.pixels) - 1, min(count, len(images.pixels))).astype(int))
-    labels = None if images.labels is None else images.labels[every]
-    return Photographs(images.source, images.pixels[every], labels)
+    return images.take(np.unique(np.linspace(0, len(images.pixels) - 1, min(count, len(images.pixels))).astype(int)))
 
 
 def _graph_notes(foreign: Foreign, facts: Mapping[str, Any], freed: bool) -> list[str]:

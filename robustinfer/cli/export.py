@@ -8,7 +8,7 @@ import typer
 from .console import existing, note, print_json, print_text, progress
 from .options import Json
 
-__all__ = ["command"]
+__all__ = ["beside_float", "command"]
 
 
 def command(
@@ -241,19 +241,27 @@ def _join(sources: list[Path], out: Path, *, json: bool, options: dict[str, Any]
         note(f"note: {words}")
 
 
+def beside_float(card: Any) -> str:
+    """What a cascade, or a file of lower precision, certifies beside the plain float32 file, where it was measured."""
+    measured = card.parity.get("held_out")
+    if not measured:
+        return ""
+    plain, this = measured["float32"], measured["this file"]
+    words = f"{'a cascade ' if card.cascade else ''}in {card.parity.get('precision', 'float32')}"
+    return (
+        f"certified accuracy {this['certified_accuracy']:.1%} and ACR {this['acr']:.3f} as {words}, "
+        f"{plain['certified_accuracy']:.1%} and {plain['acr']:.3f} as the plain file in float32 "
+        f"({measured['count']} held-out images)"
+    )
+
+
 def _show(exported: Any, *, json: bool) -> None:
     if json:
         print_json(exported.to_json())
         return
     parity, cascade = exported.card.parity, exported.card.cascade
-    if measured := parity.get("held_out"):
-        plain, this = measured["float32"], measured["this file"]
-        words = f"{'a cascade ' if cascade else ''}in {parity.get('precision', 'float32')}"
-        print_text(
-            f"certified accuracy {this['certified_accuracy']:.1%} and ACR {this['acr']:.3f} as {words}, "
-            f"{plain['certified_accuracy']:.1%} and {plain['acr']:.3f} as the plain file in float32 "
-            f"({measured['count']} held-out images)"
-        )
+    if words := beside_float(exported.card):
+        print_text(words)
     if cascade:
         print_text(
             f"asks {cascade['members_asked']:.2f} of {len(cascade['order'])} members per sample; "

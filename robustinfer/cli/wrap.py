@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from .console import note, print_json, print_text, progress
+from .export import beside_float
 from .options import Json
 
 __all__ = ["command"]
@@ -58,6 +59,13 @@ def command(
     ] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of these images.", min=1)] = 250,
     samples: Annotated[int, typer.Option(help="Votes on noisy images that acceptance compares.", min=1)] = 200,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="float32; int8, calibrated on noisy copies of the images of --images, smaller and often faster on "
+            "CPUs; fp16 for GPUs."
+        ),
+    ] = "float32",
     name: Annotated[str | None, typer.Option(help="Name of the model.", show_default="that of the file")] = None,
     version: Annotated[str, typer.Option(help="Version of the model, as clients see it.")] = "1",
     license: Annotated[str | None, typer.Option(help="Licence of the model, such as CC-BY-4.0.")] = None,
@@ -79,8 +87,8 @@ def command(
 
     options: dict[str, Any] = {
         "parameters": parameters, "crop": crop, "resize": resize, "layout": layout, "channels": channels,
-        "sigma": sigma, "images": images, "limit": limit, "samples": samples, "name": name, "version": version,
-        "license": license, "author": author,
+        "sigma": sigma, "images": images, "limit": limit, "samples": samples, "precision": precision,
+        "name": name, "version": version, "license": license, "author": author,
     }  # fmt: skip
     numbers: dict[str, Any] = {"mean": _numbers("mean", mean), "std": _numbers("std", std), "size": _size(size)}
     with progress("wrapping and comparing") as advance:
@@ -90,10 +98,12 @@ def command(
         return
     parity = wrapped.card.parity
     print_text(f"{wrapped.path}: {wrapped.bytes:,} bytes, {len(wrapped.card.classes)} classes, {wrapped.digest}")
+    if words := beside_float(wrapped.card):
+        print_text(words)
     same = parity["clean"] - parity["clean_flips"]
     print_text(
         f"same label as the original on {same} of {parity['clean']} images ({parity['images']}), scores differ by "
-        f"{parity['relative_difference']:g} at most (relative)"
+        f"{parity['relative_difference']:g} at most (relative), {parity['flips']} of {parity['samples']} votes flipped"
     )
     for sentence in wrapped.notes:
         note(f"note: {sentence}.")

@@ -167,7 +167,7 @@ def test_the_same_file_gives_the_same_bytes(tmp_path: Path) -> None:
     assert first.digest == again.digest
 
 
-def _photographs(folder: Path) -> Path:
+def photographs(folder: Path) -> Path:
     """Two pictures of each class, bright in the channel that its column of WEIGHTS likes best, and one broken file."""
     generator = np.random.default_rng(2)
     for label, name in enumerate(CLASSES):
@@ -181,7 +181,7 @@ def _photographs(folder: Path) -> Path:
 
 
 def test_labels_and_noise_on_images_at_hand(tmp_path: Path) -> None:
-    folder = _photographs(tmp_path / "photographs")
+    folder = photographs(tmp_path / "photographs")
     options = {"images": folder, "sigma": 0.25, "crop": 0.875, "resize": "bicubic"}
     result, predictor = wrapped(graph(tmp_path / "foreign.onnx"), tmp_path, **options)
     assert (result.card.sigma, result.card.noise_trained) == (0.25, False)
