@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `docs`, which is not installed
-from docs import choosing
+from docs import choosing, members
 from robustinfer.cli.main import app
 from robustinfer.files import replacing, write_text
 from robustinfer.settings import MODE, SETTINGS
@@ -185,6 +185,9 @@ def main() -> None:
         fill(page, "n", choosing.n_rows(entries))
         fill(page, "alpha", choosing.alpha_rows(entries))
         choosing.draw(entries, ROOT / "docs" / "choosing.png")
+        found = members.comparisons()
+        fill(page, "members", members.verdict(found))
+        members.draw(found, ROOT / "docs" / "members.png")
     if (folder / "attacked.npz").is_file():
         draw_picture(folder, ROOT / "docs" / "quickstart.png")
 

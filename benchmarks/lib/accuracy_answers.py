@@ -20,6 +20,7 @@ DATA = {
     "l2_published": "MNIST, all images",
     "l2_long": "MNIST, long training",
     "cifar10_l2": "CIFAR-10",
+    "gtsrb_l2": "Traffic signs",
 }
 
 

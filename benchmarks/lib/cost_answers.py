@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.lib.outcomes import Records, claims
-from benchmarks.lib.tables import markdown
+from benchmarks.lib.details import Document
+from benchmarks.lib.noise import difference
+from benchmarks.lib.outcomes import Records, claims, tally
+from benchmarks.lib.tables import grouped, markdown
+from benchmarks.lib.verdicts import word
 
 __all__ = ["exported", "samples", "serving", "speed", "training", "trust", "wrapping"]
 
@@ -137,8 +140,19 @@ def training(records: Records) -> tuple[str, str]:
     shares = records["augmented_offsets"]["results"]["shares"][0]
     return f"A step takes {ratios} times the forward and backward passes it cannot do without.", (
         f"Keeping freed memory saves {1 - max(memory):.0%} to {1 - min(memory):.0%} of a step. With augmentation a "
-        f"cached offset would label {shares['labelled otherwise']:.0%} of the images differently: it is not cached.\n"
+        f"cached offset would label {shares['labelled otherwise']:.0%} of the images differently: it is not cached."
+        f"{_budgets(records['budget']) if 'budget' in records else ''}\n"
     )
+
+
+def _budgets(document: Document) -> str:
+    """A budgeted training beside one member of the same cost, under noise, for each data set and budget."""
+    outcomes = []
+    for found in grouped(document["rows"], "data", "budget").values():
+        ours, rival = ([row for row in found if row["name"] == name] for name in ("budget", "single"))
+        if {row["seed"] for row in ours} & {row["seed"] for row in rival}:
+            outcomes.append(word(*difference(ours, rival, "right")))
+    return f" A budget that held-out images spend, against one member of the same operations: {tally(outcomes)}."
 
 
 def trust(records: Records) -> tuple[str, str]:

@@ -11,8 +11,18 @@ from typing import Any
 from benchmarks.lib.attack.ledger import table
 from benchmarks.lib.claims import claims_section
 from benchmarks.lib.figures import plot_certified, plot_cost, plot_finetuning, plot_progress, plot_steps
+from benchmarks.lib.noise import noise_table
 from benchmarks.lib.record import BENCHMARKS
-from benchmarks.lib.tables import budget_table, digits_table, forms_table, l2_table, linf_table, markdown, time_table
+from benchmarks.lib.tables import (
+    budget_table,
+    digits_table,
+    forms_table,
+    l2_table,
+    linf_table,
+    markdown,
+    time_table,
+    votes_table,
+)
 from benchmarks.lib.verdicts import l2_verdicts, linf_verdicts, paper_claims, published_verdicts, same_images_verdicts
 
 __all__ = ["PAGES", "Document", "Page", "command", "load", "page_of", "pages", "published_radii"]
@@ -97,6 +107,7 @@ def l2(document: Document, plots: Path) -> str:
     """Tables of certified accuracy, one per sigma and n."""
     parts = [training_facts(document["rows"])]
     for sigma, rows in split(document["rows"], "sigma"):
+        parts += _noisy_rows(sigma, rows)
         for n in sorted({key for row in rows.values() for key in row if key.startswith("n=")}, key=len):
             certified = {key: row for key, row in rows.items() if n in row}
             images = next(iter(certified.values()))[n]["images"]
@@ -109,11 +120,47 @@ def l2(document: Document, plots: Path) -> str:
                     network = published_radii()["networks"][f"{sigma:g}"]
                     sentences += same_images_verdicts(certified, n, network, figures)
             parts += [l2_table(certified, n), "".join(f"- {sentence}\n" for sentence in sentences)]
+            voted = {key: row for key, row in certified.items() if "votes" in row[n]}
+            if voted:
+                parts += ["Images by the share of votes for their true label, in %:\n", votes_table(voted, n)]
             name = f"{document['benchmark']}-{sigma:g}-{n[2:]}.png"
             if name in PLOTS:
                 plot_certified(certified, n, plots / name, f"sigma {sigma:g}, {n}")
                 parts.append(f"![Certified accuracy at sigma {sigma:g}](../plots/{name})\n")
     return "\n".join(parts)
+
+
+def _noisy_rows(sigma: float, rows: Mapping[str, Any]) -> list[str]:
+    """What was measured on all test images, if it was."""
+    measured = {key: row for key, row in rows.items() if "noise" in row}
+    if not measured:
+        return []
+    one = next(iter(measured.values()))["noise"]
+    title = f"## Sigma {sigma:g}, under noise: {one['images']:,} test images, {one['copies']} noisy copies of each\n"
+    note = "Differences are those from one member, over the same images and noise, ± one standard error over images.\n"
+    return [title, noise_table(measured, "single"), note]
+
+
+def budgets(document: Document, plots: Path) -> str:
+    """A budget that is spent by held-out loss beside fixed schedules of the same cost."""
+    parts = [training_facts(document["rows"])]
+    for name, of_set in split(document["rows"], "data"):
+        for budget, rows in split(of_set, "budget"):
+            one = next(iter(rows.values()))
+            facts = f"{one['operations']:.3g} operations, {one['noise']['images']:,} test images"
+            parts += [f"## {name}, {budget} epochs of one member: {facts}\n", noise_table(rows, "single")]
+            parts += [_decisions(row) for row in rows.values() if "decisions" in row]
+    return "\n".join(parts)
+
+
+def _decisions(row: Mapping[str, Any]) -> str:
+    """What a budget was spent on, slice by slice."""
+    words = [
+        f"{found['kind']} {found['part']} to {100 * found['spent'] / row['operations']:.0f} %"
+        + ("" if found["deployed"] else " (not kept)")
+        for found in row["decisions"]
+    ]
+    return f"Seed {row['seed']}, slices: {', '.join(words)}.\n"
 
 
 def forms(document: Document, plots: Path) -> str:
@@ -213,6 +260,8 @@ PAGES = {
     "l2_published": Page("MNIST, l_2: beside published figures", {"l2_published": ("lib/rows/l2_published.py", l2)}),
     "l2_long": Page("MNIST, l_2: trained as long as the published networks", {"l2_long": ("lib/rows/l2_long.py", l2)}),
     "cifar10_l2": Page("CIFAR-10, l_2: certified accuracy", {"cifar10_l2": ("lib/rows/cifar10_l2.py", l2)}),
+    "gtsrb_l2": Page("Traffic signs, l_2: certified accuracy", {"gtsrb_l2": ("lib/rows/gtsrb_l2.py", l2)}),
+    "budget": Page("Budgets beside fixed schedules", _scripts("accuracy", "budget", budget=budgets)),
     "l2_forms": Page("MNIST, l_2: forms of boosting that were tried", _scripts("accuracy", "l2_forms", l2_forms=forms)),
     "digits_forms": Page(
         "Digits: how the recipes were chosen", _scripts("accuracy", "digits_forms", digits_forms=digits)

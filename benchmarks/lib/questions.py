@@ -41,6 +41,7 @@ QUESTIONS = (
         "Does boosting certify larger radii than a network of the same cost?",
         ("l2_mnist", "l2_published", "l2_long", "cifar10_l2"),
         certified,
+        also=("gtsrb_l2",),
     ),
     Question("How do the certified radii compare with published ones?", ("l2_long",), published),
     Question("Do certificates hold, and does a crash cost anything?", ("soundness", "kills", "domain_speed"), trust),
@@ -55,7 +56,12 @@ QUESTIONS = (
     Question("Does a wrapped classifier score as in its own pipeline?", ("wrapped",), wrapping),
     Question("Is fine-tuning a network quicker than training one?", ("finetuning",), finetuned),
     Question("What does serving cost?", ("serving_load",), serving),
-    Question("What does training cost?", ("training_step", "training_memory", "augmented_offsets"), training),
+    Question(
+        "What does training cost?",
+        ("training_step", "training_memory", "augmented_offsets"),
+        training,
+        also=("budget",),
+    ),
     Question("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
     Question("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes),
 )

@@ -1,12 +1,26 @@
 """Tables of the scripts on real data: rows of JSON become Markdown."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from robustinfer.smoothing.bounds import format_radius
 
-__all__ = ["budget_table", "digits_table", "forms_table", "grouped", "l2_table", "linf_table", "markdown", "time_table"]
+__all__ = [
+    "budget_table",
+    "digits_table",
+    "forms_table",
+    "grouped",
+    "l2_table",
+    "linf_table",
+    "markdown",
+    "time_table",
+    "votes_table",
+]
+
+# Shares of votes for the true label that divide images, from those that are lost to those that are certain.
+VOTES = (0.1, 0.5, 0.9, 0.99, 0.999)
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -72,6 +86,19 @@ def l2_table(rows: Rows, n: str) -> str:
         interval = f"{format_radius(low)} to {format_radius(high)}"
         lines.append([found[0]["label"], epochs, spent, seconds, means[0], interval, means[1], *accuracy])
     return markdown([*header, *(f"{radius}" for radius in radii)], lines)
+
+
+def votes_table(rows: Rows, n: str) -> str:
+    """How the share of votes for the true label, p_A, is spread over the images: per cent of them in each range."""
+    ranges = list(pairwise((0.0, *VOTES, 1.0)))
+    lines = []
+    for found in grouped(rows, "name").values():
+        shares = [votes / row[n]["n"] for row in found for votes in row[n]["votes"]]
+        parts = [fmean(low <= share < high for share in shares) for low, high in ranges]
+        parts.append(fmean(share == 1 for share in shares))
+        lines.append([found[0]["label"], *(f"{100 * part:.1f}" for part in parts)])
+    words = [f"{low:g} to {high:g}" if low else f"p_A below {high:g}" for low, high in ranges]
+    return markdown(["training", *words, "all votes"], lines)
 
 
 def forms_table(rows: Rows) -> str:

@@ -38,6 +38,45 @@ def test_the_tables_are_those_of_the_certificates(choosing: Any) -> None:
         assert found[1] == table, "run `make docs`"
 
 
+def test_the_verdict_on_members_is_that_of_the_records(choosing: Any) -> None:
+    from docs import members
+
+    found = members.comparisons()
+    text = read("docs/choosing.md")
+    shown = re.search("<!-- members -->\n(.*?)\n<!-- /members -->", text, re.DOTALL)
+    assert shown is not None
+    assert shown[1] == members.verdict(found), "run `make docs`"
+    short = [one for one in found if one.seconds <= members.HALF_HOUR]
+    assert len(short) >= 17
+    assert not [one for one in short if one.outcome == "better"], "the table of budgets says so"
+    longer = [one for one in found if one.seconds > members.HALF_HOUR]
+    assert [(one.outcome, f"{one.gain:.1f}") for one in longer] == [("better", "0.4")], "so does its second line"
+
+
+def test_an_ensemble_is_compared_with_what_costs_as_much(
+    choosing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from docs import members
+
+    def row(kind: str, seconds: float, radii: list[float], stages: int = 1) -> dict[str, Any]:
+        certified = {"radii": radii, "acr": float(np.mean(radii))}
+        about = {"kind": kind, "sigma": 0.25, "seed": 0, "stages": [{}] * stages}
+        return {**about, "training": {"cpu_seconds": seconds}, "n=1000": certified}
+
+    rows = {
+        "single": row("single", 109, [0.5, 0.5, 0.5]),
+        "dearer": row("single", 111, [0.9, 0.9, 0.9]),
+        "wider": row("wider", 90, [0.4, 0.4, 0.4]),
+        "boosted": row("boosted", 100, [0.5, 0.6, 0.7], stages=2),
+    }
+    (tmp_path / "l2_mnist.json").write_text(json.dumps({"rows": rows}))
+    monkeypatch.setattr(members, "RESULTS", tmp_path)
+    (found,) = members.comparisons()
+    assert (found.kind, found.members, found.seconds, found.outcome) == ("boosted", 2, 100, "neither")
+    assert found.gain == pytest.approx(20)
+    assert found.error == pytest.approx(100 * (0.1 / 3**0.5) / 0.5)
+
+
 def test_counting_the_votes_again_gives_the_radii_that_were_recorded(choosing: Any) -> None:
     """All votes: the same radii. A tenth of them: what other certificates, with noise of their own, had on average."""
     entries: Sequence[Entry] = choosing.entries()
@@ -51,12 +90,16 @@ def test_counting_the_votes_again_gives_the_radii_that_were_recorded(choosing: A
     assert abs(difference.mean()) <= 4 * difference.std() / len(difference) ** 0.5
 
 
-def test_the_picture_is_drawn(choosing: Any, tmp_path: Path) -> None:
+def test_the_pictures_are_drawn(choosing: Any, tmp_path: Path) -> None:
     from PIL import Image
 
-    choosing.draw(choosing.entries(), tmp_path / "picture.png")
-    with Image.open(tmp_path / "picture.png") as drawn, Image.open(ROOT / "docs" / "choosing.png") as kept:
-        assert drawn.size == kept.size
-        assert len(np.unique(np.asarray(drawn.convert("RGB")).reshape(-1, 3), axis=0)) > 100
-        corner = np.asarray(drawn.convert("RGBA"))[0, 0]
-    assert tuple(corner) == (255, 255, 255, 255)  # opaque: dark pages show it, too
+    from docs import members
+
+    choosing.draw(choosing.entries(), tmp_path / "choosing.png")
+    members.draw(members.comparisons(), tmp_path / "members.png")
+    for name in ("choosing.png", "members.png"):
+        with Image.open(tmp_path / name) as drawn, Image.open(ROOT / "docs" / name) as kept:
+            assert drawn.size == kept.size
+            assert len(np.unique(np.asarray(drawn.convert("RGB")).reshape(-1, 3), axis=0)) > 100
+            corner = np.asarray(drawn.convert("RGBA"))[0, 0]
+        assert tuple(corner) == (255, 255, 255, 255)  # opaque: dark pages show it, too

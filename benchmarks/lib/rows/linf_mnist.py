@@ -9,8 +9,8 @@ experiment, which is the recipe paper-mnist-linf.
 
 Hardware: any CPU; the JSON names it. Repeats: one training for each seed and radius; 95 % intervals over test images.
 The clock is that of a shared machine, so processor seconds are kept beside it. Forms of boosting were
-compared on held-out training images, but the test figure of 12+3 was known before that form became the default of
-`mnist-linf`, so read that row as somewhat optimistic. Rows are kept one by one: after a kill, run the
+compared on held-out training images, but the test figure of 12+3 was known before that form was the default of
+`mnist-linf` for a while, so read that row as somewhat optimistic. Rows are kept one by one: after a kill, run the
 command again and it does what is missing.
 """
 
