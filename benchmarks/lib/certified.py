@@ -27,7 +27,16 @@ from robustinfer.data import find_data, load_images, place_data
 from robustinfer.smoothing.bounds import clopper_pearson_lower, radius_top_class
 from robustinfer.summary import summarize
 
-__all__ = ["CertifiedSet", "certify_rows", "exported", "parse", "under_noise"]
+__all__ = [
+    "CertifiedSet",
+    "certified_file",
+    "certify_rows",
+    "exported",
+    "parse",
+    "row_folder",
+    "train_row",
+    "under_noise",
+]
 
 RADII = 17  # a table's columns, from 0 in steps of the set's own
 ALPHA = 0.001
@@ -79,7 +88,7 @@ def under_noise(model: Path, path: Path, *, copies: int, every: int, **where: An
     }
 
 
-def _certified(model: Path, path: Path, *, n: int, step: float, **where: Any) -> dict[str, Any]:
+def certified_file(model: Path, path: Path, *, n: int, step: float, **where: Any) -> dict[str, Any]:
     """Certify test images with a model file, and sum up."""
     header, entries, spent = _drawn(model, path, n=n, **where)
     radii = [step * number for number in range(RADII)]
@@ -171,10 +180,10 @@ def certify_rows(options: argparse.Namespace, rows: CertifiedSet) -> None:
         wanted |= {f"n={n}"} if n else set()
         if wanted <= about.keys() and about:
             continue
-        folder = _folder(options, rows, key)
+        folder = row_folder(options, rows, key)
         model = KEPT / f"{rows.record}-{sigma:g}.onnx"
         if not (about and (row.name, seed) == (rows.kept, 0) and model.is_file()):
-            about, model = _train(row, rows, folder, options=options, sigma=sigma, seed=seed)
+            about, model = train_row(row, rows, folder, options=options, sigma=sigma, seed=seed)
         data = rows.recipe_of(row, sigma=sigma, seed=seed, quick=options.quick).data
         where = {"data": data, "options": options}
         if rows.copies and "noise" not in table.rows.get(key, {}):
@@ -183,17 +192,17 @@ def certify_rows(options: argparse.Namespace, rows: CertifiedSet) -> None:
             table.put(key, about | {"noise": found})
         if n:
             path = folder.with_name(f"{folder.name}-{n}.jsonl")
-            found = _certified(model, path, n=n, step=rows.step, every=every, **where)
+            found = certified_file(model, path, n=n, step=rows.step, every=every, **where)
             table.put(key, about | {f"n={n}": found})
 
 
-def _folder(options: argparse.Namespace, rows: CertifiedSet, key: str) -> Path:
+def row_folder(options: argparse.Namespace, rows: CertifiedSet, key: str) -> Path:
     """The run folder of a row."""
     folder: Path = options.runs / f"{rows.record.removesuffix('_mnist')}-{key.replace('/', '-')}"
     return folder
 
 
-def _train(
+def train_row(
     row: Row, rows: CertifiedSet, folder: Path, *, options: argparse.Namespace, sigma: float, seed: int
 ) -> tuple[dict[str, Any], Path]:
     """What there is to say of a row's training, and its model file; a student's teacher is trained before it."""
@@ -203,8 +212,8 @@ def _train(
     how: dict[str, Any] = {}
     if row.teacher:
         teacher = next(other for other in rows.rows if other.name == row.teacher)
-        home = _folder(options, rows, f"{sigma:g}/{seed}/{teacher.name}")
-        _train(teacher, rows, home, options=options, sigma=sigma, seed=seed)
+        home = row_folder(options, rows, f"{sigma:g}/{seed}/{teacher.name}")
+        train_row(teacher, rows, home, options=options, sigma=sigma, seed=seed)
         how["booster"] = partial(DistillationBooster, teacher=Run.open(home), temperature=1.0)
     run, cost = trained(placed, folder, data=options.data, **how)
     about = {**row.about, "sigma": sigma, "seed": seed, **history(run, cost)}

@@ -1,7 +1,7 @@
 """How many samples and certificates a second cheaper files give, and what a decided radius then costs, against the
 published loop.
 
-    python benchmarks/speed/cheap_samples.py --data DIR [--runs RUNS] [--repeats 7] [--decided 3] [--quick]
+    python benchmarks/speed/cheap_samples.py [--runs RUNS] [--repeats 7] [--decided 3] [--quick]
 
 5 x ResNet-20 with random parameters on 32x32 colour images. In one run, in turn:
   published loop       eager torch, noise from torch, votes counted in Python, batches of 1,000 samples (its default)
@@ -10,9 +10,8 @@ published loop.
   cascade, ...         each of these four as a cascade
 Random members agree on nothing, so the thresholds of the cascades are set such that each member in turn is asked of the
 share of noisy samples that it is asked of in a cascade of trained members. Those are five ResNet-20 trained here with
-Gaussian noise on MNIST (DIR holds MNIST/raw; ten minutes of a core, kept in RUNS), by the default rule, on held-out
-images that took no part in its fit; `--reached` sets other shares. `cascade_rules.py` has what other rules do, and what
-they cost in radii.
+Gaussian noise on digits (two minutes, kept in RUNS), by the default rule, on held-out images that took no part in its
+fit; `--reached` sets other shares. `cascade_rules.py` has what other rules do, and what they cost in radii.
 
 Then radii are decided (`radius=r`) for images whose p_A are spread like the published ones, with the cascade in 8-bit
 integers; benchmarks/lib/drawn.py says how. The published loop draws n = 100,000 samples whatever the question.
@@ -70,13 +69,12 @@ TYPICAL = 32  # decisions that stand for all of these
 FIVE: dict[str, Any] = {
     "name": "five ResNet-20",
     "architecture": "resnet20",
+    "width": 1.0,
     "booster": "independent",
     "stages": MEMBERS,
-    "epochs": 2,
-    "limit": 6000,
+    "epochs": 12,
+    "smoothing": "gaussian",
     "noise_samples": 1,
-    "consistency": 0.0,
-    "validation": 0.01,
 }
 
 Batch = npt.NDArray[np.float32]
@@ -141,12 +139,12 @@ class File:
         return float(self.flops["shared"] + own) / 2
 
 
-def trained_shares(data: Path, runs: Path) -> tuple[list[float], dict[str, Any]]:
+def trained_shares(runs: Path) -> tuple[list[float], dict[str, Any]]:
     """What share of noisy samples each of five trained members is asked of, and what is known about them."""
     torch.set_num_threads(2)
-    run, cost = trained(Recipe.load("mnist-l2").replace(**FIVE), runs / "cheap_samples", data=data)
+    run, cost = trained(Recipe.load("digits-l2").replace(**FIVE), runs / "cheap_samples", data=Path("data"))
     path = runs / "cheap_samples.onnx"
-    card = export_run(run, path, data=data, cascade=CascadeOptions()).card
+    card = export_run(run, path, cascade=CascadeOptions()).card
     assert card.cascade is not None
     facts = {"recipe": run.recipe.to_json(), "training": cost, "cascade": card.cascade, "parity": dict(card.parity)}
     return list(card.cascade["reached"]), facts
@@ -245,8 +243,9 @@ def decided(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of MNIST/raw, for the trained members")
-    parser.add_argument("--runs", type=Path, default=Path("runs") / "benchmarks", help="where their run is kept")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs") / "benchmarks", help="where the run of the trained members is kept"
+    )
     parser.add_argument("--reached", help="share of samples that each member is asked of, instead: 1,0.3,0.15,0.1,0.05")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--decided", type=int, default=3, help="repeats of the decided radii")
@@ -256,12 +255,8 @@ def main() -> None:
     facts: dict[str, Any] = {}
     if options.reached:
         reached = [float(share) for share in options.reached.split(",")]
-    elif options.data:
-        reached, facts = trained_shares(options.data, options.runs)
     else:
-        parser.error(
-            "the members that say who is asked are trained on MNIST: name the folder with --data, or --reached"
-        )
+        reached, facts = trained_shares(options.runs)
     if len(reached) != MEMBERS or reached[0] != 1 or sorted(reached, reverse=True) != reached:
         parser.error(f"--reached takes {MEMBERS} shares from 1 downwards, found {options.reached}")
     repeats, samples, images = (2, 256, 20) if options.quick else (options.repeats, options.samples, IMAGES)
@@ -288,7 +283,7 @@ def main() -> None:
     if not options.quick:
         seeds = {"parameters": "0 to 4", "image": 0, "noise": 1, "p_A": 0}
         chosen = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
-        chosen |= {"data": "DIR", "runs": "RUNS", "shares wanted": reached, "seeds": seeds}
+        chosen |= {"runs": "RUNS", "shares wanted": reached, "seeds": seeds}
         record("cheap_samples", arguments=chosen, results=results | {"timings": timings, "timings, decided": more})
 
 
