@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lib import operations
 from benchmarks.lib.attack.ledger import table
 from benchmarks.lib.claims import claims_section
 from benchmarks.lib.figures import plot_certified, plot_cost, plot_finetuning, plot_progress, plot_steps
@@ -30,7 +31,7 @@ __all__ = ["PAGES", "Document", "Page", "command", "load", "page_of", "pages", "
 Document = Mapping[str, Any]
 
 # The plots that the pages show: one for each question, because the tables beside them have every figure.
-PLOTS = {"linf-0.3.png", "l2_long-0.5-100000.png", "cost.png", "steps.png", "finetuning.png"}
+PLOTS = {"linf-0.3.png", "l2_long-0.5-100000.png", "cost.png", "steps.png", "finetuning.png", "operations.png"}
 
 
 @functools.cache
@@ -273,6 +274,9 @@ PAGES = {
     "wrapped": Page("Wrapped classifiers beside their own pipelines", _scripts("accuracy", "wrapped")),
     "finetuning": Page(
         "Fine-tuning beside training from scratch", _scripts("accuracy", "finetuning", finetuning=finetuning)
+    ),
+    "operations": Page(
+        "Certified accuracy against operations", _scripts("accuracy", "operations", operations=operations.section)
     ),
     "samples": Page("Samples, radii and bounds", _scripts("speed", "sample_economy", "bound_choice")),
     "speed": Page(

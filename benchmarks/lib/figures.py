@@ -1,7 +1,7 @@
 """Plots of the scripts on real data."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from robustinfer.smoothing.bounds import format_radius
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-__all__ = ["plot_certified", "plot_cost", "plot_finetuning", "plot_progress", "plot_steps"]
+__all__ = ["plot_certified", "plot_cost", "plot_finetuning", "plot_operations", "plot_progress", "plot_steps"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -70,6 +70,22 @@ def plot_finetuning(rows: Rows, path: Path) -> None:
     panels[0].set(ylabel="certified accuracy, %")
     panels[0].legend(loc="lower right")
     _save(figure, path)
+
+
+def plot_operations(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str], path: Path) -> None:
+    """ACR against multiply-adds of a prediction: a line for each way to train, a marker for each kind of file."""
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    markers = {"plain": "o", "int8": "s", "cascade": "^", "cascade int8": "D"}
+    for number, name in enumerate(dict.fromkeys(row["name"] for row in rows)):
+        own = sorted((row for row in rows if row["name"] == name), key=lambda row: float(row["macs_per_sample"]))
+        costs = [row["macs_per_sample"] * row["n"] / 1e9 for row in own]
+        axes.plot(costs, [row["acr"] for row in own], f"C{number}-", alpha=0.4, label=names.get(name, name))
+        for cost, row in zip(costs, own, strict=True):
+            axes.plot(cost, row["acr"], f"C{number}{markers[row['file']]}")
+    for kind, marker in markers.items():
+        axes.plot([], [], f"k{marker}", fillstyle="none", linestyle="", label=kind)
+    axes.set(xscale="log", xlabel="GMAC per prediction", ylabel="average certified radius")
+    _finish(figure, axes, path)
 
 
 def plot_steps(steps: list[Mapping[str, Any]], path: Path) -> None:

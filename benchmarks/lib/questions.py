@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.lib.accuracy_answers import attacked, certified, finetuned, minimax, offsets, published, recipes
 from benchmarks.lib.cost_answers import exported, samples, serving, speed, training, trust, wrapping
 from benchmarks.lib.details import command, load, page_of
+from benchmarks.lib.operations import answer as operations
 from benchmarks.lib.outcomes import Records
 
 __all__ = ["QUESTIONS", "Question", "results_page"]
@@ -53,6 +54,7 @@ QUESTIONS = (
         exported,
         also=("cheap_samples", "cascade_rules"),
     ),
+    Question("What does an operation buy?", ("operations",), operations),
     Question("Does a wrapped classifier score as in its own pipeline?", ("wrapped",), wrapping),
     Question("Is fine-tuning a network quicker than training one?", ("finetuning",), finetuned),
     Question("What does serving cost?", ("serving_load",), serving),

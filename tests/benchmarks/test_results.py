@@ -257,6 +257,29 @@ def test_steps_and_costs_are_drawn(rendered: Any, tmp_path: Path) -> None:
         assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_operations_are_a_table_a_plot_and_a_verdict(rendered: Any, tmp_path: Path) -> None:
+    def file(name: str, kind: str, radii: list[float], *, asked: float, macs: float) -> Any:
+        found = {"name": name, "file": kind, "radii": radii, "acr": sum(radii) / len(radii), "alpha": 0.001, "n": 1000}
+        return found | {"members_asked": asked, "members": 1 if name == "single" else 2, "macs_per_sample": macs}
+
+    rows = [
+        file("single", "plain", [0.0, 0.2, 0.3, 0.3], asked=1.0, macs=30e6),
+        file("single", "int8", [0.0, 0.1, 0.3, 0.3], asked=1.0, macs=30e6),
+        file("independent", "plain", [0.1, 0.2, 0.3, 0.4], asked=2.0, macs=60e6),
+        file("independent", "cascade", [0.1, 0.2, 0.3, 0.4], asked=1.25, macs=37.5e6),
+    ]
+    named = {f"{row['name']}/{row['file']}": row for row in rows}
+    page = rendered(operations={"n": 1000, "sigma": 0.25, "rows": named})
+    # Nobody pays more for the same: the plain pair is beaten by its cascade, whole numbers by the plain network.
+    verdict = next(line for line in page.splitlines() if line.startswith("**On traffic signs"))
+    assert "one network, plain (30.0 GMAC, ACR 0.200); independent members, cascade (37.5 GMAC, ACR 0.250)." in verdict
+    assert "int8" not in verdict
+    assert "cascade of independent members asks 1.25 of 2 members, +0.0000 ± 0.0000" in page
+    assert "| one network | int8 | 1.00 of 1 | 30.0 | 30.0 | 75.0 | 50.0 | 50.0 | 0.175 | -0.0250 ± 0.0250 |" in page
+    assert "Not measured yet: a wider one, boosted members, heads on one trunk, a distilled student." in page
+    assert (tmp_path / "plots" / "operations.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_claims_of_other_scripts_are_found_wherever_they_are(rendered: Any) -> None:
     claim = {"claim": "times faster", "value": 4.5, "at least": 4.0, "holds": True}
     failed = {"claim": "MB", "value": 700.0, "at most": 600, "holds": False}

@@ -1,0 +1,99 @@
+"""What the record of operations says: certified accuracy against multiply-adds, as a table, a plot and a verdict."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lib.figures import plot_operations
+from benchmarks.lib.tables import markdown
+from benchmarks.lib.verdicts import paired
+from robustinfer.smoothing.bounds import format_radius
+
+__all__ = ["RADII", "answer", "section"]
+
+RADII = (0.0, 0.125, 0.25)
+NAMES = {
+    "single": "one network",
+    "wider": "a wider one",
+    "independent": "independent members",
+    "boosted": "boosted members",
+    "heads": "heads on one trunk",
+    "student": "a distilled student",
+}
+
+Row = Mapping[str, Any]
+
+
+def certified(row: Row, radius: float) -> float:
+    """The share of images that are right with at least this radius, in %."""
+    radii: Sequence[float] = row["radii"]
+    return 100 * sum(found > 0 and found >= radius for found in radii) / len(radii)
+
+
+def operations(row: Row) -> float:
+    """Multiply-adds of a prediction."""
+    return float(row["macs_per_sample"] * row["n"])
+
+
+def frontier(rows: Sequence[Row]) -> list[Row]:
+    """The rows that no other beats: every cheaper one, or one of the same cost, has a smaller ACR; cheapest first."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: (operations(row), -row["acr"])):
+        if not found or row["acr"] > found[-1]["acr"]:
+            found.append(row)
+    return found
+
+
+def section(document: Mapping[str, Any], plots: Path) -> str:
+    """The whole table, and the plot."""
+    rows = list(document["rows"].values())
+    plot_operations(rows, NAMES, plots / "operations.png")
+    plain = {row["name"]: row for row in rows if row["file"] == "plain"}
+    header = ["training", "file", "members asked", "MMAC per sample", "GMAC per prediction"]
+    header += [*(f"certified at {radius:g}, %" for radius in RADII), "ACR", "ACR minus one network, plain"]
+    header += ["ACR minus the plain file"]
+    lines = []
+    for row in rows:
+        cells = [NAMES.get(row["name"], row["name"]), row["file"], f"{row['members_asked']:.2f} of {row['members']}"]
+        cells += [f"{row['macs_per_sample'] / 1e6:.1f}", f"{operations(row) / 1e9:.1f}"]
+        cells += [f"{certified(row, radius):.1f}" for radius in RADII]
+        rivals = plain.get("single"), plain[row["name"]]
+        cells += [format_radius(row["acr"]), *(_difference(row, other) for other in rivals)]
+        lines.append(cells)
+    images = min(len(row["radii"]) for row in rows)
+    missing = [NAMES[name] for name in NAMES if name not in plain]
+    absent = f" Not measured yet: {', '.join(missing)}." if missing else ""
+    about = (
+        f"{images} test images, n = {document['n']:,}, alpha = {rows[0]['alpha']:g}, sigma {document['sigma']:g}; "
+        f"differences over the same images, ± one standard error. One training per row.{absent}"
+    )
+    return f"![ACR against operations](../plots/operations.png)\n\n{about}\n\n{markdown(header, lines)}"
+
+
+def _difference(row: Row, other: Row | None) -> str:
+    if other is None or row is other:
+        return ""
+    mean, error = paired(row["radii"], other["radii"])
+    return f"{mean:+.4f} ± {error:.4f}"
+
+
+def answer(records: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Who is not beaten, and what cascades and whole numbers cost."""
+    document = records["operations"]
+    rows = list(document["rows"].values())
+    best = "; ".join(
+        f"{NAMES.get(row['name'], row['name'])}, {row['file']} ({operations(row) / 1e9:.1f} GMAC, ACR "
+        f"{format_radius(row['acr'])})"
+        for row in frontier(rows)
+    )
+    verdict = f"On traffic signs, n = {document['n']:,}, these certify more than everything that costs less: {best}."
+    plain = {row["name"]: row for row in rows if row["file"] == "plain"}
+    parts = []
+    for kind in ("cascade", "int8"):
+        for row in (row for row in rows if row["file"] == kind):
+            asked = f" asks {row['members_asked']:.2f} of {row['members']} members," if kind == "cascade" else ""
+            lost = _difference(row, plain[row["name"]])
+            parts.append(f"{kind} of {NAMES.get(row['name'], row['name'])}{asked} {lost}")
+    images = min(len(row["radii"]) for row in rows)
+    plot = "![ACR against operations](plots/operations.png)\n"
+    return verdict, f"{plot}{images} test images. ACR minus that of the plain file: {'; '.join(parts)}.\n"
