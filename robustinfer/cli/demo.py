@@ -1,7 +1,12 @@
 """`robust demo`: the page that shows what a certificate is, on the models of the quickstart or on others."""
 
+import html
+import os
 import sys
+import tempfile
 import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -46,13 +51,15 @@ def command(
     launcher = AsgiLauncher(model_arguments(models or _of_the_quickstart(out), card=None), options)
 
     def announce() -> None:
-        print_text(f"page: {page_address(launcher)}")
+        address = page_address(launcher)
+        print_text(f"page: {address}")
         sys.stdout.flush()  # whoever reads this through a pipe waits for it
         note("Press ctrl-C to stop.")
-        if browser and not webbrowser.open(page_address(launcher)):
+        if browser and not webbrowser.open(shown.enter_context(_way_to(address, launcher.models[0].path.parent))):
             note("No browser could be opened: open the address above in one.")
 
-    serve(launcher, announce)
+    with ExitStack() as shown:
+        serve(launcher, announce)
 
 
 def _of_the_quickstart(out: Path) -> list[str]:
@@ -62,3 +69,27 @@ def _of_the_quickstart(out: Path) -> list[str]:
         note(f"{out / missing[0]} does not exist yet: running robust quickstart first.")
         quickstart.command(out=out)
     return [str(out / name) for name in _MODELS]
+
+
+@contextmanager
+def _way_to(address: str, folder: Path) -> Iterator[str]:
+    """What a browser is told to open: not the token itself, since everybody on a computer can list its processes.
+
+    It opens a file that its owner alone can read, which leads to the address and lasts as long as the server: in the
+    folder if that can be written to, because some browsers are kept from seeing the temporary one.
+    """
+    if "#" not in address:
+        yield address
+        return
+    link = html.escape(address)
+    writable = folder if os.access(folder, os.W_OK) else None
+    handle, name = tempfile.mkstemp(dir=writable, prefix="open-", suffix=".html")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(
+                '<!doctype html><meta charset="utf-8"><title>robust demo</title>'
+                f'<meta http-equiv="refresh" content="0; url={link}"><p><a href="{link}">To the page</a></p>\n'
+            )
+        yield Path(name).resolve().as_uri()
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -110,7 +110,9 @@ class Gate:
                 answer = self._refused(visit, error)
                 self.count(visit, answer)
                 if not started:
-                    await visit.response(answer)(scope, receive, send)
+                    response = visit.response(answer)
+                    response.headers.update(getattr(error, "headers", None) or {})  # Allow, beside a wrong method
+                    await response(scope, receive, send)
 
     def _check(self, visit: Visit, scope: Scope) -> None:
         if scope["http_version"] not in ("1.0", "1.1"):

@@ -59,8 +59,11 @@ class EventStream:
 
     async def _send(self, send: Send, name: str, data: str, *, more: bool) -> None:
         body = f"event: {name}\ndata: {data}\n\n".encode()
-        async with asyncio.timeout(_WRITE_SECONDS):
-            await send({"type": "http.response.body", "body": body, "more_body": more})
+        try:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError:  # as good as gone, and no failure of ours
+            raise ClientDisconnect from None
 
 
 async def unless_gone(work: Awaitable[_Result], receive: Receive) -> _Result:

@@ -1,7 +1,7 @@
 """OpenTelemetry traces, where its SDK is installed and the operator has said where they go.
 
 That is OTEL_EXPORTER_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT), or OTEL_TRACES_EXPORTER=console. Otherwise
-nothing is recorded, and nothing is sent to anybody.
+(or with OTEL_TRACES_EXPORTER=none) nothing is recorded, and nothing is sent to anybody.
 """
 
 import contextlib
@@ -29,8 +29,9 @@ class Tracing:
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "Tracing":
         """Traces go where the variables of OpenTelemetry say."""
         endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-        console = environment.get("OTEL_TRACES_EXPORTER") == "console"
-        if not console and not any(environment.get(name) for name in endpoints):
+        exporter = environment.get("OTEL_TRACES_EXPORTER")
+        console = exporter == "console"
+        if not console and (exporter == "none" or not any(environment.get(name) for name in endpoints)):
             return cls()
         try:
             return cls(_provider(console=console))

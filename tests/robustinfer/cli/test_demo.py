@@ -4,6 +4,7 @@ import webbrowser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from robust.serve import AsgiLauncher, ServeOptions
@@ -40,6 +41,7 @@ def test_makes_the_quickstart_where_it_is_missing_and_opens_the_page(
     """The quickstart and the server have tests of their own; here they are only called for."""
     made: list[Path] = []
     addresses: list[str] = []
+    contents: list[tuple[int, bool]] = []
 
     def make(out: Path) -> None:
         made.append(out)
@@ -49,12 +51,14 @@ def test_makes_the_quickstart_where_it_is_missing_and_opens_the_page(
 
     def open_page(url: str) -> bool:
         addresses.append(url)
+        file = Path(urlsplit(url).path)
+        contents.append((file.stat().st_mode & 0o777, 'url=http://page/#token=a&amp;b"' in file.read_text()))
         return opened
 
     def announced(launcher: AsgiLauncher, announce: Any) -> None:
         assert [model.name for model in launcher.models] == ["digits", "first-member"]
         assert (launcher.options.engine, launcher.options.page, launcher.options.host) == ("asgi", True, "127.0.0.1")
-        monkeypatch.setattr(demo, "page_address", lambda _: "http://page")
+        monkeypatch.setattr(demo, "page_address", lambda _: "http://page/#token=a&b")
         announce()
         raise EndedError
 
@@ -66,10 +70,14 @@ def test_makes_the_quickstart_where_it_is_missing_and_opens_the_page(
     for arguments, count in ((["--out", str(out)], 1), (["--out", str(out), "--no-browser"], 1)):
         result = CliRunner().invoke(app, ["demo", *arguments])
         assert isinstance(result.exception, EndedError), result.output
-        assert "page: http://page" in result.output
+        assert "page: http://page/#token=a&b" in result.output
         assert len(addresses) == count
     assert made == [out]  # the second time it was there
-    assert addresses == ["http://page"]
+    # The token is in no process's arguments, and its file ends with the server.
+    assert addresses[0].startswith(out.resolve().as_uri())
+    assert "token" not in addresses[0]
+    assert contents == [(0o600, True)]
+    assert not list(out.glob("*.html"))
 
 
 def test_shows_other_models_without_a_quickstart(
@@ -85,3 +93,15 @@ def test_shows_other_models_without_a_quickstart(
     result = CliRunner().invoke(app, ["demo", str(signs), "--no-browser"])
     assert isinstance(result.exception, EndedError), result.output
     assert not (tmp_path / "quickstart").exists()
+
+
+def test_a_file_leads_to_an_address_with_a_token_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with demo._way_to("http://page/", tmp_path) as opened:
+        assert opened == "http://page/"
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("os.access", lambda *_: False)  # a folder that cannot be written to
+    with demo._way_to("http://page/#token=x", tmp_path) as opened:
+        file = Path(urlsplit(opened).path)
+        assert file.is_file()
+        assert not list(tmp_path.iterdir())
+    assert not file.exists()

@@ -108,6 +108,7 @@ def test_nothing_breaks_without_the_sdk(
         with tracing.span(None, "GET"):  # type: ignore[arg-type]
             tracing.note(model="", mode="", status=200, samples=0)
         tracing.close()
+    Tracing.of_environment({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
     assert len(recorded) == 2
     assert "install opentelemetry-sdk" in str(recorded[0])
 
@@ -348,3 +349,58 @@ def test_no_more_are_in_hand_than_allowed(counter: Counter) -> None:
             pass
         assert few.in_hand == 2
     assert few.in_hand == 0
+
+
+def test_a_wrong_method_is_told_the_right_ones(counter: Counter) -> None:
+    async def ask() -> httpx.Response:
+        async with asking(counter, Tracing()) as http:
+            answer: httpx.Response = await http.delete("/models/tiny/verify")
+            return answer
+
+    answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "wrong_method")
+    assert answer.headers["allow"] == "POST"
+
+
+def test_a_client_that_takes_no_votes_is_gone(counter: Counter, image: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work is cancelled, and it counts as a client that hung up, not as a failure of the server."""
+    recorded: list[dict[str, Any]] = []
+    monkeypatch.setattr("robust.serve.asgi.gate.logs.record", lambda event, **more: recorded.append(more))
+    monkeypatch.setattr("robust.serve.asgi.streams._WRITE_SECONDS", 0.01)
+    submitted: list[Any] = []
+    submit = counter.desk.predictor.submit
+
+    def watched(*arguments: Any, **more: Any) -> Any:
+        submitted.append(submit(*arguments, **more))
+        return submitted[0]
+
+    monkeypatch.setattr(counter.desk.predictor, "submit", watched)
+    counter.desk.limits = Limits(max_n=10**9)
+    body = json.dumps({"image": image.tolist(), "n": 10**9}).encode()  # not done before the client is given up
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/predictions/tiny",
+        "query_string": b"stream=1",
+        "headers": [],
+        "client": ("127.0.0.1", 1),
+    }
+
+    async def ask() -> None:
+        asked = [{"type": "http.request", "body": body}]
+
+        async def receive() -> Any:
+            return asked.pop() if asked else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        application = Application({"tiny": counter}, state=State(None), max_body=1 << 20, read_seconds=PATIENCE)
+        await asyncio.wait_for(application.gate(scope, receive, send), PATIENCE)
+
+    asyncio.run(ask())
+    assert [(one["status"], one["code"]) for one in recorded] == [(499, "client_gone")]
+    assert submitted[0].cancelled()
+    assert counter.in_hand == 0
