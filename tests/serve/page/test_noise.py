@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from robust.serve.page import views
 
 from robustinfer import Predictor
@@ -30,7 +31,8 @@ def test_each_file_brings_its_own_noise_and_refuses_another(folder: Path, tmp_pa
                 with pytest.raises(ClientError, match="sigma") as refused:
                     client.certify(image, n=2000, sigma=wrong)
                 assert refused.value.status == 422
-            picture = (folder / "images" / "bright.png").read_bytes()
+            Image.fromarray(image[0]).save(tmp_path / "bright.png")
+            picture = (tmp_path / "bright.png").read_bytes()
             with server.http() as http:
                 shown = http.post(f"/page/api/{file.stem}/views?seed=5&count=4", content=picture).json()
             assert shown == views(predictor, image, count=4, seed=5).to_json()
