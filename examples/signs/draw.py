@@ -155,11 +155,11 @@ def limited(number: int) -> Callable[[Pen], None]:
 
 
 SIGNS: dict[str, Callable[[Pen], None]] = {
-    **{f"speed limit {number}": limited(number) for number in (20, 30, 50, 60, 70, 80, 100, 120)},
     "stop": stop,
     "yield": give_way,
     "priority road": priority_road,
     "no entry": no_entry,
+    **{f"speed limit {number}": limited(number) for number in (20, 30, 50, 60, 70, 80, 100, 120)},
     "no vehicles": ring,
     "no passing": no_passing,
     "general caution": general_caution,

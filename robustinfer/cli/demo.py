@@ -41,7 +41,7 @@ def command(
     runs first if it has not run yet, and takes about a minute.
 
     [bold]robust demo[/bold]
-    [bold]robust demo model.onnx[/bold]
+    [bold]robust demo examples/signs/signs.onnx[/bold]
     """
     with needed(extra="asgi", why="robust demo"):
         from robust.serve import AsgiLauncher

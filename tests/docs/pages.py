@@ -12,7 +12,7 @@ __all__ = ["LANGUAGES", "PAGES", "PROGRAMS", "Example", "complete", "examples", 
 
 # The changelog has no examples, and RESULTS.md is rendered from the scripts of the benchmarks.
 _LEFT_OUT = {"CHANGELOG.md", "benchmarks/RESULTS.md"}
-_FOLDERS = (".", "docs", "examples", "benchmarks", "serve/deploy")
+_FOLDERS = (".", "docs", "examples", "examples/signs", "benchmarks", "serve/deploy")
 PAGES = sorted(
     path for folder in _FOLDERS for path in (ROOT / folder).glob("*.md") if str(path.relative_to(ROOT)) not in _LEFT_OUT
 )

@@ -52,6 +52,7 @@ _REPLACED = {
     r"certify_folder\.py": "certify_folder.py --n 500",
 }
 _PYTHON = {
+    "certify(image, n=10_000, alpha=0.001)": "certify(image, n=300, alpha=0.001)",
     '.set(["stages=2"])': '.set(["stages=2", "epochs=1", "limit=96", "width=0.25"])',
 }
 

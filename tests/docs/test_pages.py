@@ -19,13 +19,14 @@ from .unrunnable import TABLE
 TUTORIAL = ROOT / "docs" / "tutorial.md"  # starts servers of its own models (test_tutorial.py)
 SERVED = [page for page in PAGES if page != TUTORIAL and "http://127.0.0.1:8080" in page.read_text()]
 ALONE = [page for page in PAGES if page not in (TUTORIAL, *SERVED) and examples(page)]
-# Processes that import torch, or compile: continuous integration runs their neighbours, and those of examples/ with
-# their answers looked at (test_examples.py).
+# Processes that import torch, compile, or serve: continuous integration runs their neighbours, and those of examples/
+# with their answers looked at (test_examples.py).
 SLOW = (
     "torchrun --standalone --nproc-per-node 2 -m robustinfer train ",
     "robust train cifar10-linf --data DIR --probe",
     "cd examples/own_architecture && python train_own.py ",
     "python examples/attack_with_foolbox.py ",
+    "robust demo examples/signs/signs.onnx",
 )
 
 

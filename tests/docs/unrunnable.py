@@ -216,12 +216,13 @@ def _start(example: Example, runner: "Runner") -> None:
 
 def _demo(example: Example, runner: "Runner") -> None:
     """The same without a browser, until the page has answered."""
-    command = [str(Path(sys.executable).with_name("robust")), *example.text.split()[1:], "--no-browser"]
+    words = example.text.split()[1:]
+    command = [str(Path(sys.executable).with_name("robust")), *words, "--no-browser"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("ROBUST_SERVE_TOKEN", None)
     process = subprocess.Popen(
         command,
-        cwd=runner.quickstart.folder,
+        cwd=runner.folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -236,8 +237,10 @@ def _demo(example: Example, runner: "Runner") -> None:
         models = httpx.get(
             f"{address}api/models", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
         ).json()
-        assert [model["name"] for model in models["models"]] == ["digits", "first-member"]
+        expected = [Path(word).stem for word in words[1:]] or ["digits", "first-member"]
+        assert [model["name"] for model in models["models"]] == expected
         assert models["models"][0]["ordinary"]
+        assert models["models"][0]["examples"][0]["attacked"]
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
     finally:
