@@ -40,4 +40,7 @@ def decode_npy(content: bytes, *, max_values: int) -> npt.NDArray[Any]:
             f"{len(content) - stream.tell()} bytes follow."
         )
     array = np.frombuffer(content, dtype=dtype, offset=stream.tell())
-    return array.reshape(shape, order="F" if fortran else "C")
+    try:
+        return array.reshape(shape, order="F" if fortran else "C")
+    except ValueError as error:  # nothing at all, but of sizes whose product numpy cannot count, or of too many
+        raise ImageFileError("This npy file cannot be read: numpy has no arrays of its shape.") from error

@@ -3,9 +3,8 @@
 import asyncio
 from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 __all__ = ["Outbox"]
 
@@ -22,8 +21,7 @@ class Outbox:
     _all: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "Outbox"]] = WeakKeyDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._wake = loop.call_soon_threadsafe
-        self._new_future = loop.create_future
+        self._loop = ref(loop)  # or `_all` would keep every loop that ever was
         self._posted: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
         self._woken = False
 
@@ -38,7 +36,7 @@ class Outbox:
 
     def expect(self, future: Future[_Result]) -> "asyncio.Future[_Result]":
         """An asyncio future of the same result. To cancel it is to cancel the other."""
-        awaited = self._new_future()
+        awaited = asyncio.get_running_loop().create_future()
         awaited.add_done_callback(lambda done: future.cancel() if done.cancelled() else None)
         future.add_done_callback(lambda done: self._post(done, awaited))
         return awaited
@@ -48,8 +46,12 @@ class Outbox:
         self._posted.append((future, awaited))
         if not self._woken:
             self._woken = True
-            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
-                self._wake(self._deliver)
+            loop = self._loop()
+            try:
+                if loop is not None:
+                    loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # it was closed meanwhile: nobody waits
+                self._posted.clear()
 
     def _deliver(self) -> None:
         self._woken = False

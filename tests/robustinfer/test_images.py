@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.lib.format import write_array_header_1_0
 from PIL import Image
 
 from robustinfer import InputSpec
@@ -27,6 +28,13 @@ def encoded(pixels: Any, form: Any = "PNG", **options: Any) -> Any:
 def npy(array: Any, **options: Any) -> Any:
     stream = io.BytesIO()
     np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def of_shape(*sizes: int) -> bytes:
+    """An npy file of nothing that claims this shape."""
+    stream = io.BytesIO()
+    write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": sizes})
     return stream.getvalue()
 
 
@@ -118,6 +126,8 @@ def test_another_size_is_resized_only_where_the_card_says_so() -> None:
         (encoded(np.moveaxis(PIXELS, 0, 2))[:60], "picture cannot be read"),
         (npy(PIXELS)[:100], "npy file cannot be read"),
         (npy(PIXELS)[:150], "npy file cannot be read"),
+        (of_shape(0, 2**62, 2**62), "no arrays of its shape"),
+        (of_shape(0, *[1] * 80), "no arrays of its shape"),
         (npy(np.array([{"a": 1}], dtype=object), allow_pickle=True), "holds Python objects"),
         (npy(np.zeros((3, 300, 300), np.uint8)), "more than 4000 values"),
         (encoded(np.zeros((300, 300, 3), np.uint8)), "300 x 300 pixels, more than 1000"),

@@ -1,6 +1,7 @@
 """Answers come from the engine's thread into an event loop, those of one run in one go."""
 
 import asyncio
+import gc
 from concurrent.futures import CancelledError, Future
 
 import pytest
@@ -67,3 +68,24 @@ def test_an_answer_that_nobody_waits_for_any_more_disturbs_nobody() -> None:
 
     asyncio.run(main())
     left.set_result(3)  # its loop is closed
+
+
+def test_an_event_loop_that_is_over_is_forgotten() -> None:
+    """Who runs a new one for every answer keeps none of them, not even if an answer comes too late."""
+
+    async def main(late: Future[int]) -> None:
+        answer: Future[int] = Future()
+        answer.set_result(1)
+        outbox = Outbox.of_running_loop()
+        outbox.expect(late)
+        assert await outbox.expect(answer) == 1
+
+    gc.collect()
+    before = len(Outbox._all)
+    for _ in range(3):
+        late: Future[int] = Future()
+        asyncio.run(main(late))
+        late.set_result(2)
+        del late
+    gc.collect()
+    assert len(Outbox._all) <= before

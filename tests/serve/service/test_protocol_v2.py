@@ -37,9 +37,10 @@ def test_a_tensor_of_bytes_is_the_image(datatype: str, dtype: str) -> None:
     np.testing.assert_array_equal(three[0], images[0])
 
 
-@pytest.mark.parametrize("size", [15, 17, True, "16", -16])
+@pytest.mark.parametrize("size", [15, 17, True, "16", -16, 16.0])
 def test_bytes_that_are_not_those_promised(size: Any) -> None:
-    for content, told in ((PIXELS.tobytes(), size), (PIXELS.tobytes()[:15], 16), (PIXELS.tobytes() + b"x", 16)):
+    short, long = PIXELS.tobytes()[:15], PIXELS.tobytes() + b"x"
+    for content, told in ((PIXELS.tobytes(), size), (short, 16), (long, 16), (short, 15), (long, 17)):
         with pytest.raises(Refusal, match="promise 16 bytes"):
             read_bytes(content, tensor("UINT8"), told)
     with pytest.raises(Refusal, match="promise 16 bytes"):
