@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from robust.train import Recipe
+from robust.train import Recipe, Run
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 FIELDS = {
@@ -108,6 +108,40 @@ def test_a_row_whose_file_is_kept_is_certified_without_a_training(
     assert found | {"n=50": None} == measured | {"n=50": None}, "what was known of the training stays"
     with pytest.raises(AssertionError, match="trained again"):
         certify("--seeds", "1")
+
+
+@pytest.mark.slow
+def test_a_student_is_trained_after_its_teacher_and_measured_under_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER.parent)
+    from benchmarks.lib import certified
+    from benchmarks.lib.experiments import Row
+
+    apart = {"booster": "independent", "epochs": 1}
+    rows = certified.CertifiedSet(
+        "rows",
+        (Row("pair", "independent", "two", {**apart, "stages": 2}), Row("student", "student", "one", apart, "pair")),
+        lambda row, *, sigma, seed, quick: Recipe.from_json(
+            {**FIELDS, **row.fields, "norm": "l2", "smoothing": "gaussian", "sigma": sigma, "seed": seed}
+        ),
+        sigmas="0.25",
+        n=50,
+        every=60,
+        copies=12,
+    )
+    words = ["--set", "chosen", "--data", "data", "--out", str(tmp_path / "rows.json"), "--runs", str(tmp_path)]
+    options = certified.parse("a script", {"chosen": rows}, [*words, "--rows", "student", "--n", "0"])
+    certified.certify_rows(options, rows)
+    found = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert list(found) == ["0.25/0/student"]
+    noise = found["0.25/0/student"]["noise"]
+    assert noise["images"] == len(noise["counts"]) == 359, "all test images"
+    assert noise["right"] == pytest.approx(sum(noise["counts"]) / 12 / 359)
+    assert "n=50" not in found["0.25/0/student"], "--n 0 certifies nothing"
+    taught = json.loads((tmp_path / "rows-0.25-0-student" / "distillation.json").read_text())
+    assert taught["teacher"] == Run.open(tmp_path / "rows-0.25-0-pair").recipe.name
+    assert len(taught["members"]) == 2
 
 
 @pytest.mark.slow

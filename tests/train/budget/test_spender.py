@@ -12,6 +12,9 @@ import torch
 from robust.train import Recipe, Run, train_within
 from robust.train.budget import Budget, spender
 from robust.train.budget.rules import JOINS, PAYS
+from robust.train.data.datasets import load_data
+from robust.train.machine.processes import Processes
+from robust.train.pace import step_operations
 
 from robustinfer.errors import RecipeError, RunError, StoppedError
 from robustinfer.report import read_sources, render
@@ -140,6 +143,15 @@ def test_the_report_has_every_decision_and_its_evidence(small: Recipe, tmp_path:
     page = render(read_sources([counted.path]))
     assert "of 1e+06 operations" in page
     assert "Training time" not in page, "no seconds were counted"
+
+
+def test_a_budget_of_operations_can_be_counted_in_steps_before(small: Recipe, tmp_path: Path) -> None:
+    data = load_data(small.data).split(small.validation)[0].head(small.limit)
+    step = step_operations(small, data, Processes(torch.device("cpu")))
+    run = train_within(small, tmp_path / "run", Budget(step, "operations"), clock=ticking(), device="cpu")
+    (first,) = decisions(run)
+    assert first["steps"] == 1
+    assert first["spent"] == 2 * step, "one step, and one of the decay"
 
 
 @pytest.mark.slow
