@@ -90,11 +90,15 @@ def held_out_images(run: "Run", root: str | os.PathLike[str], count: int = _MEAS
     return HeldOut(f"{run.recipe.data.partition(':')[0]}:test", data.take(chosen).numpy(), labels)
 
 
-def fitting_images(run: "Run", root: str | os.PathLike[str], count: int = _FITTED) -> Images | None:
-    """Images of the training data that the training held out, evenly over the whole; None if they are not at hand."""
-    data = _data(run, root, "train")
-    if data is None:
-        return None
+def fitting_images(run: "Run", root: str | os.PathLike[str], count: int = _FITTED) -> Images:
+    """Images of the training data that the training held out, evenly over the whole."""
+    try:
+        data = _load(run, root, "train")
+    except (DataError, OSError) as error:
+        raise ExportError(
+            f"A cascade is fitted on images that the training held out, and its data ({run.recipe.data}) cannot be "
+            f"read: {error} Name its folder with --data."
+        ) from error
     _, held_out = data.split(run.recipe.validation)
     return Images(
         f"{run.recipe.data.partition(':')[0]}:train, held out", held_out.take(_spread(held_out, count)).numpy()
@@ -109,11 +113,17 @@ def _spread(data: "ImageData", count: int) -> torch.Tensor:
 
 
 def _data(run: "Run", root: str | os.PathLike[str], split: str) -> "ImageData | None":
-    from robust.train.data.datasets import load_data
-
     try:
-        data = load_data(run.recipe.data, split=split, root=os.fspath(root), model=run)
+        return _load(run, root, split)
     except (DataError, OSError):
         return None
+
+
+def _load(run: "Run", root: str | os.PathLike[str], split: str) -> "ImageData":
+    from robust.train.data.datasets import load_data
+
+    data = load_data(run.recipe.data, split=split, root=os.fspath(root), model=run)
     shape = tuple(data.take(torch.arange(min(1, len(data)))).shape[1:])
-    return data if len(data) and shape == run.input.shape else None
+    if not len(data) or shape != run.input.shape:
+        raise DataError(f"Expected images of shape {run.input.shape}, found {len(data)} of shape {shape}.")
+    return data

@@ -19,7 +19,7 @@ from robustinfer.errors import BatchError, ExportError
 
 from .acceptance import Images, synthetic_images
 from .cascade import CascadeReference, Rule, Terms
-from .cascade_fit import CascadeFit, CascadeOptions, Scorer, fit_cascade
+from .cascade_fit import CascadeFit, CascadeOptions, Scorer, check_fitting, check_members, fit_cascade
 from .cascade_graph import PartsRunner, cascade_graph, parts_of
 from .fusion import EnsembleLike, Fused
 from .onnx_file import finished
@@ -50,8 +50,8 @@ def check_cascade(
             "Members that vote are all asked, so they cannot be a cascade: export their scores with --fused, or leave "
             "--cascade out."
         )
-    if len(card.members) == 1:
-        raise ExportError("A cascade needs at least two members: with one there is nobody to leave out.")
+    if card.members:
+        check_members(len(card.members), wanted if isinstance(wanted, CascadeOptions) else CascadeOptions())
     if format == "pt2":
         raise ExportError(
             "torch.export cannot write a batch that shrinks on its way, so there is no cascade as .pt2: export it as "
@@ -59,11 +59,14 @@ def check_cascade(
         )
     if precision == "fp16":
         raise ExportError("A cascade is a file of float32 or int8: choose one of them, or leave --cascade out.")
-    if fitting is None and not isinstance(wanted, Rule):
+    if isinstance(wanted, Rule):
+        return
+    if fitting is None:
         raise ExportError(
             "A cascade is fitted on held-out images of the training data, under noise, and the data of this run is not "
             "at hand: name its folder with --data."
         )
+    check_fitting(fitting)
 
 
 def cascade_file(

@@ -20,7 +20,7 @@ from robustinfer.errors import ExportError
 from .acceptance import Images, noisy_copies
 from .cascade import Rule, Terms, margins, walk
 
-__all__ = ["CascadeFit", "CascadeOptions", "Scorer", "fit_cascade"]
+__all__ = ["CascadeFit", "CascadeOptions", "Scorer", "check_fitting", "check_members", "fit_cascade"]
 
 _FEWEST = 20
 _COPIES = 8  # noisy copies of each image
@@ -45,6 +45,31 @@ class CascadeOptions:
     def __post_init__(self) -> None:
         if not 0.5 <= self.agreement < 1:
             raise ExportError(f"The agreement of a cascade is a share from 0.5 to below 1; found {self.agreement:g}.")
+
+
+def check_members(count: int, options: CascadeOptions) -> None:
+    """Refuse too few members for a cascade, or for its consensus."""
+    if count < 2:
+        raise ExportError(
+            f"A cascade asks two or more members one after the other; found {count}: export more stages of a run that "
+            "has them, or leave --cascade out."
+        )
+    if options.consensus and not 2 <= options.consensus < count:
+        possible = f"2 to {count - 1} of {count} members" if count > 2 else "at least 2 of 3 or more members"
+        raise ExportError(
+            f"A consensus is that of {possible}; found {options.consensus} of {count}. Without --consensus samples "
+            "leave by margins."
+        )
+
+
+def check_fitting(images: Images) -> None:
+    """Refuse too few images to fit a cascade on."""
+    if len(images.pixels) < _FEWEST:
+        raise ExportError(
+            f"A cascade is fitted on at least {_FEWEST} held-out images; {images.source} has {len(images.pixels)}. A "
+            "training holds out the part of its data that the field `validation` of its recipe says: train with more, "
+            "or leave --cascade out."
+        )
 
 
 @dataclass(frozen=True)
@@ -76,11 +101,9 @@ class CascadeFit:
 def fit_cascade(scorer: Scorer, images: Images, options: CascadeOptions, sigma: float | None) -> CascadeFit:
     """The rule that asks the fewest members, fitted on noisy copies of every other image and judged on the rest."""
     count = len(images.pixels)
-    if count < _FEWEST:
-        raise ExportError(f"A cascade is fitted on at least {_FEWEST} held-out images; {images.source} has {count}.")
+    check_fitting(images)
     terms, owners = _scores(scorer, images, sigma)
-    if len(terms) < 2:
-        raise ExportError("A cascade needs at least two members: with one there is nobody to leave out.")
+    check_members(len(terms), options)
     fitted = owners % 2 == 0
     own = terms[:, fitted]
     rule = _consensus(own, options.consensus) if options.consensus else _ordered(own, options.agreement)
@@ -133,8 +156,6 @@ def _judged(rule: Rule, terms: Terms) -> tuple[npt.NDArray[np.int64], float]:
 def _consensus(terms: Terms, size: int) -> Rule:
     """The members that agree most often come first: the others are asked only where they do not."""
     count = len(terms)
-    if not 2 <= size < count:
-        raise ExportError(f"A consensus is that of 2 to {count - 1} of {count} members; found {size}.")
     labels = terms.argmax(axis=2)
     groups = itertools.combinations(range(count), size)
     first = max(groups, key=lambda group: float(np.mean((labels[list(group)] == labels[group[0]]).all(axis=0))))

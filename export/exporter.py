@@ -211,7 +211,7 @@ def export_run(
     lowered, cascade = options.get("precision", "float32") != "float32", options.get("cascade") is not None
     if lowered:
         chosen["calibration"] = run_images(opened, data, split="train", count=_CALIBRATED, required=True)
-    if cascade:
+    if cascade and "fitting" not in options:
         chosen["fitting"] = fitting_images(opened, data)
     if lowered or cascade:
         chosen["held_out"] = held_out_images(opened, data)

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from robust.export import CascadeOptions, Rule, export_ensemble, export_run
-from robust.export.acceptance import HeldOut, synthetic_images
+from robust.export.acceptance import HeldOut, Images, synthetic_images
 from robust.export.cascade import CascadeReference, walk
 from robust.serve.service.limits import Limits
 from robust.serve.service.state import State
@@ -253,6 +253,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("a.onnx", {"precision": "fp16"}, "float32 or int8"),
     ("a.onnx", {"precision": "int8"}, "int8 is calibrated on noisy training images"),
     ("a.pt", {"fitting": synthetic_images(InputSpec(1, 8, 8), 19)}, "at least 20 held-out images"),
+    ("a.pt", {"fitting": Images("x:train, held out", IMAGES.pixels[:0])}, "has 0. A training holds out .*`validation`"),
     ("a.pt", {"cascade": CascadeOptions(consensus=3)}, "2 to 2 of 3 members; found 3"),
     ("a.pt", {"cascade": Rule((1, 0), (0.1,))}, "orders 2 members, and the ensemble has 3"),
     ("a.pt", {"votes": True}, "with --fused"),
@@ -309,6 +310,29 @@ def test_the_command_refuses_what_goes_with_cascades_only(run: Run, tmp_path: Pa
 
 
 def test_no_data_no_cascade(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robust.export.cards._data", lambda *_: None)
-    with pytest.raises(ExportError, match="name its folder with --data"):
-        export_run(run, tmp_path / "a.pt", cascade=CascadeOptions())
+    """Nor with images of another size: the sentence says what was expected, what was found, what to do."""
+    from robust.train.data import datasets
+    from robust.train.data.pixels import TensorPixels
+
+    def refuse(sentence: str) -> None:
+        with pytest.raises(ExportError, match=sentence):
+            export_run(run, tmp_path / "a.pt", cascade=CascadeOptions())
+        assert not (tmp_path / "a.pt").exists()
+
+    small, read = datasets.load_data("digits", split="train"), datasets.load_data
+    halved = dataclasses.replace(small, pixels=TensorPixels(small.take(torch.arange(30))[:, :, ::2, ::2]))
+    monkeypatch.setattr(datasets, "load_data", lambda *_, **__: halved)
+    refuse(
+        r"\(digits\) cannot be read: Expected images of shape \(1, 8, 8\), found .* of shape .*4, 4\). Name .*--data"
+    )
+    missing = tmp_path.parent / "nowhere.npz"
+    monkeypatch.setattr(datasets, "load_data", lambda _, **options: read(f"npz:{missing}", **options))
+    refuse("cannot be read: .*nowhere.npz.* Name its folder with --data")
+
+
+def test_too_few_members(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="one after the other; found 1: export more stages"):
+        export_run(run, tmp_path / "a.pt", stages=1, cascade=CascadeOptions())
+    with pytest.raises(ExportError, match="at least 2 of 3 or more members; found 2 of 2"):
+        export_run(run, tmp_path / "a.pt", cascade=CascadeOptions(consensus=2))
+    assert not (tmp_path / "a.pt").exists()
