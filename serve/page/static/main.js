@@ -36,10 +36,14 @@ async function open() {
   model = models[0];
   settings.offer(model.choices);
   settings.offerModels(models, (other) => {
+    const pictures = ({ examples }) => examples.map((example) => example.picture).join();
+    const others = pictures(other) !== pictures(model);
     model = other;
     prices.clear(); // they were another model's
     settings.offer(model.choices);
-    if (picture) ask();
+    const stays = !others || picture?.own || !model.examples.length;
+    if (others) showExamples(model.examples, pick, { stays });
+    if (picture && stays) ask();
   });
   settings.whenChanged(() => picture && ask());
   takeFiles(pick);
@@ -105,7 +109,8 @@ async function meet({ name, text }, asked, signal) {
 
 // Walk away from the picture, along its attack or in a random direction.
 async function lead(signal = running.signal) {
-  const attacked = answer.picture.example !== null;
+  const attacked = answer.model.examples.some((one) => one.attacked && one.name === answer.picture.example);
+  if (!attacked && direction === 0) direction = 1;
   const along = direction === 0 ? { attack: answer.picture.example } : { random: direction };
   $("attack").disabled = !attacked;
   $("attack").setAttribute("aria-pressed", String(direction === 0));

@@ -4,18 +4,20 @@ import { $, make } from "./elements.js";
 
 const ENDINGS = { "image/png": ".png", "image/jpeg": ".jpg" };
 
-// `file` holds the bytes that are sent; `example` is the name of an example that has an attack direction.
-function picture(file, name, example = null) {
+// `file` holds the bytes that are sent; `example` is the name of an example that has an attack direction, `own` whether
+// the visitor brought it.
+function picture(file, name, { example = null, own = false } = {}) {
   const safe = name.replace(/\.[a-z]+$/i, "").replace(/[^A-Za-z0-9-]+/g, "-").replace(/^-+|-+$/g, "") || "picture";
-  return { file, name, example, fileName: safe + (ENDINGS[file.type] ?? ".png"), url: URL.createObjectURL(file) };
+  return { file, name, example, own, fileName: safe + (ENDINGS[file.type] ?? ".png"), url: URL.createObjectURL(file) };
 }
 
 function ofExample(example) {
   const bytes = Uint8Array.from(atob(example.picture.split(",")[1]), (letter) => letter.charCodeAt(0));
-  return picture(new Blob([bytes], { type: "image/png" }), example.name, example.attacked ? example.name : null);
+  return picture(new Blob([bytes], { type: "image/png" }), example.name, { example: example.attacked ? example.name : null });
 }
 
-export function showExamples(examples, picked) {
+// Tiles to pick from; the first one is picked, unless the visitor's own picture is to stay.
+export function showExamples(examples, picked, { stays = false } = {}) {
   const tiles = examples.map((example) => {
     const input = make("input", { type: "radio", name: "example", className: "unseen" });
     input.addEventListener("change", () => picked(ofExample(example)));
@@ -26,7 +28,7 @@ export function showExamples(examples, picked) {
   });
   $("examples").replaceChildren(...tiles);
   $("attacked-note").hidden = !examples.some((example) => example.attacked);
-  if (examples.length) {
+  if (examples.length && !stays) {
     $("examples").querySelector("input").checked = true;
     picked(ofExample(examples[0]));
   }
@@ -37,7 +39,7 @@ export function takeFiles(picked) {
   const take = (file) => {
     if (!file) return;
     $("examples").querySelectorAll("input").forEach((input) => (input.checked = false));
-    picked(picture(file, file.name || "picture"));
+    picked(picture(file, file.name || "picture", { own: true }));
   };
   $("file").addEventListener("change", () => {
     take($("file").files[0]);
@@ -71,7 +73,7 @@ export function offerShrinking(refused, input, picked) {
     const context = canvas.getContext("2d");
     context.imageSmoothingQuality = "high";
     context.drawImage(bitmap, (bitmap.width - width) / 2, (bitmap.height - height) / 2, width, height, 0, 0, input.width, input.height);
-    canvas.toBlob((blob) => picked(picture(blob, refused.name)), "image/png");
+    canvas.toBlob((blob) => picked(picture(blob, refused.name, { own: true })), "image/png");
   };
 }
 

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from robust.serve.asgi.connections import Gathering, LimitedProtocol, limited
@@ -202,16 +203,6 @@ class Forever:
         yield
 
 
-class Task:
-    """A task that nobody wakes."""
-
-    def __init__(self, task: Coroutine[Any, Any, None]) -> None:
-        self._task = task
-
-    def add_done_callback(self, callback: Any) -> None:
-        """It is never called."""
-
-
 class Clock(Loop):
     """An event loop whose time is told by hand, and whose tasks go on until they wait for something."""
 
@@ -219,6 +210,7 @@ class Clock(Loop):
         super().__init__()
         self.seconds = 0.0
         self.later: list[Any] = []
+        self._tasks: list[Coroutine[Any, Any, None]] = []
 
     def time(self) -> float:
         return self.seconds
@@ -230,9 +222,18 @@ class Clock(Loop):
         return handle
 
     def create_task(self, task: Coroutine[Any, Any, None]) -> Any:
-        with contextlib.suppress(StopIteration):
-            task.send(None)
-        return Task(task)
+        def begin() -> None:
+            with contextlib.suppress(StopIteration):
+                task.send(None)
+
+        self._tasks.append(task)
+        self.call_soon(begin)
+        return Mock()
+
+    def close(self) -> None:
+        """Give up what still waits."""
+        for task in self._tasks:
+            task.close()
 
     def at(self, seconds: float) -> None:
         """Let the time come, and call what is due by then."""
@@ -268,9 +269,14 @@ class Visitors:
         visitor.connection_made(Transport())
         return visitor
 
+    def say(self, visitor: LimitedProtocol, words: bytes) -> None:
+        """Let bytes arrive, and what they ask for begin."""
+        visitor.data_received(words)
+        while self.clock.turn():
+            pass
 
-def ask(visitor: LimitedProtocol, address: str) -> None:
-    visitor.data_received(f"GET /{address} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    def ask(self, visitor: LimitedProtocol, address: str) -> None:
+        self.say(visitor, f"GET /{address} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 
 def is_gone(visitor: LimitedProtocol) -> bool:
@@ -280,23 +286,28 @@ def is_gone(visitor: LimitedProtocol) -> bool:
 
 
 @pytest.fixture
-def visitors() -> Visitors:
-    return Visitors()
+def visitors() -> Iterator[Visitors]:
+    visitors = Visitors()
+    yield visitors
+    visitors.clock.close()
 
 
 def test_silence_has_an_end(visitors: Visitors) -> None:
     silent = visitors.come()
-    silent.data_received(b"GET /answer HTTP/1.1\r\nHost:")  # the rest does not come
+    visitors.say(silent, b"GET /answer HTTP/1.1\r\nHost:")  # the rest does not come
     visitors.clock.at(9.9)
     assert not is_gone(silent)
     visitors.clock.at(10.0)
     assert is_gone(silent)
+    lost = visitors.come()
+    lost.connection_lost(None)
+    assert visitors.clock.later == []
 
 
 def test_whoever_waits_for_an_answer_may_be_silent(visitors: Visitors) -> None:
     patient = visitors.come()
     visitors.clock.at(9.0)
-    ask(patient, "work")
+    visitors.ask(patient, "work")
     visitors.clock.at(1000.0)
     assert not is_gone(patient)
     patient.connection_lost(None)
@@ -307,7 +318,7 @@ def test_after_an_answer_the_clock_runs_again(visitors: Visitors) -> None:
     guest = visitors.come()
     for seconds in (9.0, 18.0):
         visitors.clock.at(seconds)
-        ask(guest, "answer")
+        visitors.ask(guest, "answer")
     visitors.clock.at(27.9)
     assert not is_gone(guest)
     visitors.clock.at(28.0)
@@ -315,28 +326,31 @@ def test_after_an_answer_the_clock_runs_again(visitors: Visitors) -> None:
 
 
 def test_the_one_that_is_silent_longest_makes_room(visitors: Visitors) -> None:
-    first, second = visitors.come(), visitors.come()
+    first = visitors.come()
+    visitors.clock.at(0.5)
+    second = visitors.come()
     assert not is_gone(first)
+    assert not is_gone(second)
     visitors.clock.at(1.0)
-    ask(first, "answer")
+    visitors.ask(first, "answer")
     visitors.clock.at(2.0)
     third = visitors.come()
     assert [is_gone(one) for one in (first, second, third)] == [False, True, False]
     second.connection_lost(None)
     for one in (first, third):
-        ask(one, "work")
+        visitors.ask(one, "work")
     fourth = visitors.come()  # nobody is silent but itself
     assert [is_gone(one) for one in (first, third, fourth)] == [False, False, True]
 
 
 def test_rubbish_gets_a_sentence_as_long_as_there_is_no_answer(visitors: Visitors) -> None:
     stranger, guest = visitors.come(), visitors.come()
-    stranger.data_received(b"rubbish\r\n\r\n")
+    visitors.say(stranger, b"rubbish\r\n\r\n")
     assert isinstance(stranger.transport, Gathering)
     answer, end = stranger.transport.told
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"not_http"' in answer
     assert end == "close"
-    guest.data_received(b"POST /begin HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-    guest.data_received(b"rubbish\r\n")  # where the length of a chunk stands
+    visitors.say(guest, b"POST /begin HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    visitors.say(guest, b"rubbish\r\n")  # where the length of a chunk stands
     assert is_gone(guest)

@@ -12,8 +12,10 @@ from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
 from robustinfer import Certificate, Predictor
+from robustinfer.cli import demo
 
 from ..conftest import TOKEN, Server, serving
+from ..models import brightness_model
 from .browser import Browser, browser, missing
 from .conftest import BRIGHT, constant, two_models
 
@@ -25,9 +27,12 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the page and two models, one of which has more noise."""
-    log = tmp_path_factory.mktemp("site")
-    with serving(log, *map(str, two_models(folder)), "--page", engine="asgi") as server:
+    """A server with the page and two models, one of which has more noise; and a third, of other pictures."""
+    log, elsewhere = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("elsewhere")
+    third = brightness_model(elsewhere / "third.onnx", name="third", shape=(1, 4, 4), sigma=1.0)
+    (elsewhere / "images").mkdir()
+    Image.fromarray(np.zeros((4, 4), dtype=np.uint8)).save(elsewhere / "images" / "night.png")
+    with serving(log, *map(str, (*two_models(folder), third)), "--page", engine="asgi") as server:
         yield server
 
 
@@ -260,6 +265,24 @@ def test_the_slider_of_the_noise_switches_between_files(page: Browser, folder: P
         page.until(lambda: page.text("verified").startswith("Verified: the same votes"))
 
 
+def test_a_model_of_other_pictures_brings_its_own(page: Browser, tmp_path: Path) -> None:
+    choose(page, model="2")
+    assert page.text("trouble") == ""
+    assert page.text("label") == "dark"
+    assert "night.png" in page.text("curl")
+    assert not page.find("attack").is_enabled()
+    own = tmp_path / "own.png"
+    Image.fromarray(np.full((8, 8), BRIGHT, dtype=np.uint8)).save(own)
+    choose(page, model="0")
+    assert page.text("label") == "bright"
+    page.find("file").send_keys(str(own))
+    page.until(lambda: "own.png" in page.text("curl"))
+    page.settled()
+    choose(page, model="1")
+    assert "own.png" in page.text("curl")  # what a visitor brought stays
+    choose(page, model="0")
+
+
 def test_the_calls_ask_exactly_this_question(page: Browser, tmp_path: Path) -> None:
     choose(page, n="1", alpha="1", procedure="fixed")
     page.find("save").click()
@@ -292,6 +315,15 @@ def test_without_its_token_the_page_asks_for_it(chromium: Browser, site: Server)
     chromium.find("token").send_keys(TOKEN, Keys.ENTER)
     chromium.settled()
     assert "token" not in chromium.driver.current_url
+
+
+def test_the_file_that_a_demo_opens_leads_to_the_page(chromium: Browser, site: Server, tmp_path: Path) -> None:
+    chromium.driver.get("about:blank")
+    with demo._way_to(f"{site.url}/page/#token={TOKEN}", tmp_path) as way:
+        chromium.driver.get(way)
+        chromium.until(lambda: chromium.driver.current_url == f"{site.url}/page/")
+    chromium.settled()
+    assert chromium.text("label") == "bright"
 
 
 @pytest.mark.parametrize("width", [390, 1200])
