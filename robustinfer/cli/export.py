@@ -134,7 +134,8 @@ def command(
             "data": data,
         }
         about = {"name": name, "version": version, "license": license, "author": author, "samples": samples}
-        _refuse_foreign(format, stages, opset, cascade=cascade or agreement is not None or consensus is not None)
+        asked = cascade or agreement is not None or consensus is not None
+        _refuse_foreign(format, stages, opset, precision=precision, cascade=asked)
         _join(sources, out, json=json, options={**options, **about, "votes": bool(votes), "sampler": sampler})
         return
     if members:
@@ -181,11 +182,13 @@ def _run(sources: list[Path], *, members: bool) -> Path | None:
     return None
 
 
-def _refuse_foreign(format: str | None, stages: int | None, opset: int | None, *, cascade: bool) -> None:
+def _refuse_foreign(
+    format: str | None, stages: int | None, opset: int | None, *, precision: str, cascade: bool
+) -> None:
     from ..errors import ArgumentError
 
     given = {"--stages": stages is not None, "--opset": opset is not None, "--format": format not in (None, "onnx")}
-    given["--cascade"] = cascade
+    given |= {"--precision": precision != "float32", "--cascade": cascade}
     for option, found in given.items():
         if found:
             raise ArgumentError(f"{option} is for runs; with --members one .onnx file is made of .onnx files.")

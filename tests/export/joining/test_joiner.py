@@ -201,6 +201,7 @@ def test_the_command(
         ([*files, "--out", out], 2, "model files are joined with --members"),
         (["--members", *files, "--out", out, "--betas", "x"], 2, "Expected betas such as 0.7,0.3"),
         (["--members", *files, "--out", out, "--stages", "1"], 2, "--stages is for runs"),
+        (["--members", *files, "--out", out, "--precision", "int8"], 2, "--precision is for runs"),
         (["--members", files[0], tmp_path / "gone.onnx", "--out", out], 2, "There is no file"),
     ):
         found, _, errors = robust("export", *words)
