@@ -117,7 +117,7 @@ def rule_of(terms: Batch, reached: Sequence[float]) -> Rule:
     limits = []
     for step, share in enumerate(reached[1:]):
         margin = margins(totals[step][alive])
-        stay = round(share * terms.shape[1])
+        stay = max(1, round(share * terms.shape[1]))  # somebody always does: no step is left out
         ordered = np.sort(margin)
         limits.append(float(np.float32((ordered[stay - 1] + ordered[min(stay, len(ordered) - 1)]) / 2)))
         alive = alive[margin <= limits[-1]]
