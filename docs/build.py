@@ -187,6 +187,7 @@ def main() -> None:
         choosing.draw(entries, ROOT / "docs" / "choosing.png")
         found = members.comparisons()
         fill(page, "members", members.verdict(found))
+        fill(page, "signs", members.under_noise())
         members.draw(found, ROOT / "docs" / "members.png")
     if (folder / "attacked.npz").is_file():
         draw_picture(folder, ROOT / "docs" / "quickstart.png")

@@ -12,9 +12,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from benchmarks.lib.noise import difference
+from benchmarks.lib.tables import grouped
+from benchmarks.lib.verdicts import word
 from robustinfer.files import replacing
 
-__all__ = ["Comparison", "comparisons", "draw", "verdict"]
+__all__ = ["Comparison", "comparisons", "draw", "under_noise", "verdict"]
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 RECORDS = {
@@ -127,6 +130,28 @@ def verdict(found: Sequence[Comparison]) -> str:
         "neither",
         "mean difference",
     ]
+    return _table(head, lines)
+
+
+def under_noise() -> str:
+    """Each row of traffic signs beside one member of about its training cost: what is right under noise, all images."""
+    rows = json.loads((RESULTS / "gtsrb_l2.json").read_text(encoding="utf-8"))["rows"]
+    lines = []
+    for sigma in sorted({row["sigma"] for row in rows.values()}):
+        measured = {key: row for key, row in rows.items() if row["sigma"] == sigma and "noise" in row}
+        named = {name: found for (name,), found in grouped(measured, "name").items()}
+        for name, found in named.items():
+            share = f"{100 * fmean(row['noise']['right'] for row in found):.1f} %"
+            gain = ""
+            if name != "single":
+                mean, error = difference(found, named["single"], "right")
+                gain = f"{100 * mean:+.1f} ± {100 * error:.1f}, {word(mean, error)}"
+            lines.append([f"{sigma:g}", found[0]["label"], str(len(found[0]["stages"])), str(len(found)), share, gain])
+    head = ["sigma", "training", "members", "seeds", "right under noise", "points from one member"]
+    return _table(head, lines)
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 

@@ -354,7 +354,9 @@ def test_every_page_links_to_files_that_are_there() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("record", ["linf_mnist", "cifar10", "l2_mnist", "l2_published", "l2_long", "cifar10_l2"])
+@pytest.mark.parametrize(
+    "record", ["linf_mnist", "cifar10", "l2_mnist", "l2_published", "l2_long", "cifar10_l2", "gtsrb_l2"]
+)
 def test_the_kind_of_a_recorded_row_is_that_of_its_definition_and_fits_its_training(record: Any) -> None:
     rows = {row.name: row for row in importlib.import_module(f"benchmarks.lib.rows.{record}").SET.rows}
     recorded = json.loads((FOLDER / "results" / f"{record}.json").read_text())["rows"].values()
