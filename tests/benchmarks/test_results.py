@@ -274,6 +274,7 @@ def test_operations_are_a_table_a_plot_and_a_verdict(rendered: Any, tmp_path: Pa
     verdict = next(line for line in page.splitlines() if line.startswith("**On traffic signs"))
     assert "one network, plain (30.0 GMAC, ACR 0.200); independent members, cascade (37.5 GMAC, ACR 0.250)." in verdict
     assert "int8" not in verdict
+    assert "The last minus one network, plain: +0.0500 ± 0.0289." in verdict
     assert "cascade of independent members asks 1.25 of 2 members, +0.0000 ± 0.0000" in page
     assert "| one network | int8 | 1.00 of 1 | 30.0 | 30.0 | 75.0 | 50.0 | 50.0 | 0.175 | -0.0250 ± 0.0250 |" in page
     assert "Not measured yet: a wider one, boosted members, heads on one trunk, a distilled student." in page
