@@ -75,6 +75,8 @@ class LimitedProtocol(H11Protocol):
             self.transport.abort()
         if self.is_working:
             self._stop_clock()
+        elif self.deadline is None:  # the next request has begun
+            self._start_clock()
 
     @property
     def is_working(self) -> bool:
@@ -82,10 +84,14 @@ class LimitedProtocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def on_response_complete(self) -> None:
-        """The next request, or the rest of this one's body, may come; but not forever."""
+        """The rest of a body that nobody reads may come, but not forever; for the next request uvicorn has a clock.
+
+        That one is longer: a proxy in front keeps connections for a minute, and an answer is lost if it asks on one
+        that is being closed.
+        """
         self.silent_since = self.loop.time()
         super().on_response_complete()
-        if not self.transport.is_closing() and not self.is_working:
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing() and not self.is_working:
             self._start_clock()
 
     def send_400_response(self, msg: str) -> None:

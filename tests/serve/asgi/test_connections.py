@@ -314,14 +314,31 @@ def test_whoever_waits_for_an_answer_may_be_silent(visitors: Visitors) -> None:
     assert visitors.clock.later == []
 
 
-def test_after_an_answer_the_clock_runs_again(visitors: Visitors) -> None:
-    guest = visitors.come()
-    for seconds in (9.0, 18.0):
+def test_between_requests_a_connection_may_rest_for_longer(visitors: Visitors) -> None:
+    """Longer than proxies keep one, so that they do not ask on a connection that is being closed."""
+    guest, resting = visitors.come(), visitors.come()
+    for seconds in (9.0, 80.0):
         visitors.clock.at(seconds)
-        visitors.ask(guest, "answer")
-    visitors.clock.at(27.9)
+        for one in (guest, resting):
+            visitors.ask(one, "answer")
+    visitors.clock.at(100.0)
+    visitors.say(guest, b"GET /answer HTTP/1.1\r\nHost:")  # the rest does not come
+    visitors.clock.at(109.9)
     assert not is_gone(guest)
-    visitors.clock.at(28.0)
+    visitors.clock.at(110.0)
+    assert is_gone(guest)
+    assert isinstance(resting.transport, Gathering)
+    assert not resting.transport.is_closing()
+    visitors.clock.at(155.0)
+    assert resting.transport.told[-1] == "close"
+
+
+def test_the_rest_of_a_body_that_nobody_reads_has_a_limit(visitors: Visitors) -> None:
+    guest = visitors.come()
+    visitors.say(guest, b"POST /answer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    visitors.clock.at(9.9)
+    assert not is_gone(guest)
+    visitors.clock.at(10.0)
     assert is_gone(guest)
 
 
