@@ -1,6 +1,9 @@
 """The traffic signs in examples/signs: the files belong together, and say what their page says."""
 
 import json
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +13,18 @@ from robust.serve.page import material_beside
 from robustinfer import Certificate, Predictor
 from robustinfer.attacked import read_attacked
 from robustinfer.baseline import Baseline
+from robustinfer.certificate_file import read_certificates
+from robustinfer.data import load_images
+from robustinfer.files import sha256
 from robustinfer.images import read_image
+from robustinfer.smoothing.bounds import format_radius
+from robustinfer.summary import summarize
 
 from .conftest import ROOT
 
 FOLDER = ROOT / "examples" / "signs"
 MODEL = FOLDER / "signs.onnx"
+DATA = Path(os.environ.get("ROBUST_DATA", "data")) / "gtsrb-32.npz"
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +96,23 @@ def test_the_page_shows_each_drawing_once_with_what_fools_the_ordinary_network(s
     assert list(ordinary.scores(np.stack([example.original for example in examples])).argmax(axis=1)) == truth
     assert (ordinary.scores(changed).argmax(axis=1) != truth).all()
     assert all(example.distance < example.radius and example.answered == example.truth for example in examples)
+
+
+def test_the_certificates_of_test_images_give_the_figures_of_the_page(signs: Predictor) -> None:
+    header, entries = read_certificates(FOLDER / "certificates.jsonl")
+    assert header.model["digest"] == signs.digest == sha256(MODEL)
+    summary = summarize(header, entries, radii=[0.0, 0.1, 0.2])
+    shown = re.search(r"\| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) \|", (FOLDER / "README.md").read_text())
+    assert shown is not None
+    assert shown.groups() == (
+        *(f"{100 * row.accuracy:.1f}" for row in summary.accuracies),
+        format_radius(summary.acr),
+    )
+    assert summary.images == 500
+
+
+@pytest.mark.skipif(not DATA.is_file(), reason="needs gtsrb-32.npz in the folder that ROBUST_DATA names")
+def test_one_of_them_replays(signs: Predictor) -> None:
+    _, entries = read_certificates(FOLDER / "certificates.jsonl")
+    entry = min((one for one in entries if one.correct_radius > 0.05), key=lambda one: one.correct_radius)
+    same(signs, entry.certificate, load_images(f"npz:{DATA}", signs.card).read(entry.index))
