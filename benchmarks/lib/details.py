@@ -139,7 +139,9 @@ def _noisy_rows(sigma: float, rows: Mapping[str, Any]) -> list[str]:
     one = next(iter(measured.values()))["noise"]
     title = f"## Sigma {sigma:g}, under noise: {one['images']:,} test images, {one['copies']} noisy copies of each\n"
     note = "Differences are those from one member, over the same images and noise, ± one standard error over images.\n"
-    return [title, noise_table(measured, "single"), note]
+    missing = sorted(row["name"] for row in rows.values() if not any(key.startswith("n=") for key in row))
+    without = [f"Not certified yet: {', '.join(dict.fromkeys(missing))}.\n"] if missing else []
+    return [title, noise_table(measured, "single"), note, *without]
 
 
 def budgets(document: Document, plots: Path) -> str:
