@@ -261,7 +261,7 @@ def test_no_radius_is_shown_where_it_would_not_be_proven(
     assert {(one.label, one.class_name, one.radius) for one in seen} == {(None, None, None)}
     watched = [one.samples_used for one in seen[:-1]]
     assert watched == sorted(set(watched))
-    assert max(watched, default=0) <= seen[-1].samples_used  # equal, if the last votes were seen just before they were an answer
+    assert max(watched, default=0) <= seen[-1].samples_used  # equal, if seen just before it was answered
     assert (seen[-1].counts, seen[-1].samples_used) == (answer.counts, answer.samples_used)
     assert seen[-1].to_json()["procedure"] == ("tolerance" if "tolerance" in settings else "fixed")
 
