@@ -50,7 +50,7 @@ TARGETS = {
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Server:
     """A server of one engine, and its processes."""
 
     url: str
@@ -61,7 +61,7 @@ class Contestant:
         return processor_seconds(set().union(*map(family, self.pids)))
 
 
-Servers = dict[str, Contestant]
+Servers = dict[str, Server]
 
 
 def small_cnn(path: Path) -> None:
@@ -221,7 +221,7 @@ def measure(model: Path, *, images: int, rounds: int) -> dict[str, Any]:
             server = stack.enter_context(launcher([served], options))
             server.wait_ready()
             pids = server.worker_pids if isinstance(server, AsgiLauncher) else [server.pid]
-            servers[engine] = Contestant(server.addresses.url, tuple(pids))
+            servers[engine] = Server(server.addresses.url, tuple(pids))
         compare(predictor, servers, mode="predict", n=100, images=list(pixels[: 2 * CLIENTS]) * 20, rounds=1)
         parts = {
             "lone_predict": lone(predictor, servers, pixels[0], repeats=300),

@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -81,16 +82,23 @@ class _Gathering(logging.StreamHandler[TextIO]):
         except RuntimeError:
             super().emit(record)
             return
-        self._lines.append(self.format(record) + self.terminator)
+        try:
+            self._lines.append(self.format(record) + self.terminator)
+        except Exception:  # as every handler does: a line that cannot be written costs nobody an answer
+            self.handleError(record)
         if len(self._lines) == 1:
             loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what was kept."""
-        lines, self._lines = self._lines, []
-        if lines:
-            self.stream.write("".join(lines))
-        super().flush()
+        """Write what was kept. Lines of other threads come in between, and perhaps nobody reads them any more."""
+        self.acquire()
+        try:
+            lines, self._lines = self._lines, []
+            with suppress(OSError, ValueError):
+                self.stream.write("".join(lines))
+                super().flush()
+        finally:
+            self.release()
 
 
 def log_to_stderr() -> None:

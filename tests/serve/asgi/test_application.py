@@ -193,6 +193,19 @@ def test_what_was_read_is_not_kept(counter: Counter, image: Array) -> None:
     assert exchange.incoming.size == 0
 
 
+def reading_threads(counter: Counter) -> list[str]:
+    """The names of the threads in which requests are read from now on."""
+    names: list[str] = []
+    opened = counter.desk.open
+
+    def watched(*arguments: Any, **more: Any) -> None:
+        names.append(threading.current_thread().name)
+        opened(*arguments, **more)
+
+    counter.desk.open = watched  # type: ignore[method-assign]
+    return names
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_small_array_is_read_at_once_and_a_larger_one_alike(
     counter: Counter, image: Array, broken: bool, monkeypatch: pytest.MonkeyPatch
@@ -201,14 +214,7 @@ def test_a_small_array_is_read_at_once_and_a_larger_one_alike(
     from ..service.test_reading import npy
 
     body = npy(image)[: -1 if broken else None]
-    read_in: list[str] = []
-    opened = counter.desk.open
-
-    def watched(*arguments: Any, **more: Any) -> None:
-        read_in.append(threading.current_thread().name)
-        opened(*arguments, **more)
-
-    counter.desk.open = watched  # type: ignore[method-assign]
+    read_in = reading_threads(counter)
 
     async def ask() -> list[httpx.Response]:
         answers = []
@@ -234,14 +240,7 @@ def test_only_arrays_are_read_at_once(counter: Counter, image: Array) -> None:
     """A picture or a JSON document of few bytes may take long, and never does so in the event loop."""
     from ..service.test_reading import picture
 
-    read_in: list[str] = []
-    opened = counter.desk.open
-
-    def watched(*arguments: Any, **more: Any) -> None:
-        read_in.append(threading.current_thread().name)
-        opened(*arguments, **more)
-
-    counter.desk.open = watched  # type: ignore[method-assign]
+    read_in = reading_threads(counter)
 
     async def ask() -> list[int]:
         async with asking(counter, Tracing()) as http:
