@@ -1,7 +1,9 @@
 """Evaluation: counts that can be checked by hand, certified accuracy from the runtime, files and sentences."""
 
 import json
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import torch
@@ -63,6 +65,19 @@ def test_strong_attacks_leave_the_global_random_stream_alone(pixels: ImageData) 
     before = torch.random.get_rng_state()
     measure_strong(Nearest(), pixels, "apgd-ce", norm="l2", delta=0.08, seed=0, device=CPU)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_strong_attacks_leave_a_debugger_its_hook(pixels: ImageData) -> None:
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        measure_strong(Nearest(), pixels, "apgd-ce", norm="linf", delta=0.08, seed=0, device=CPU)
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(before)
 
 
 def test_certified_accuracy_is_the_runtimes(pixels: ImageData) -> None:
