@@ -73,7 +73,7 @@ def _perturb(
 
 @contextmanager
 def _trace_kept() -> Iterator[None]:
-    """Give a debugger, or whoever measures coverage, its hook back: pyautoattack traces the model and then sets None."""
+    """Give a debugger, or a measure of coverage, its hook back: pyautoattack traces the model and then sets None."""
     trace = sys.gettrace()
     try:
         yield
