@@ -55,13 +55,24 @@ def derive_seed(seed: int, index: int) -> int:
 
 def words(seed: int, first: int, count: int, size: int) -> Words:
     """The words of samples first ... first + count - 1, each of `size` words: an array of shape (count, size)."""
-    blocks = -(-size // 4)
-    philox = np.random.Philox(key=seed, counter=first * blocks)
-    # Over the full range `integers` hands out the raw words unchanged, several times faster than `random_raw`.
-    drawn = np.random.Generator(philox).integers(
-        0, 0xFFFFFFFFFFFFFFFF, size=(count, 4 * blocks), dtype=np.uint64, endpoint=True
-    )
-    return drawn[:, :size]
+    return _Stream(seed, first, size).draw(count)
+
+
+class _Stream:
+    """The words of samples first, first + 1, ..., some samples at a time: to set the generator up costs as much as to
+    draw thousands of words."""
+
+    def __init__(self, seed: int, first: int, size: int) -> None:
+        self._size, self._blocks = size, -(-size // 4)
+        self._generator = np.random.Generator(np.random.Philox(key=seed, counter=first * self._blocks))
+
+    def draw(self, count: int) -> Words:
+        """The words of the next samples, of shape (count, size)."""
+        # Over the full range `integers` hands out the raw words unchanged, several times faster than `random_raw`.
+        drawn = self._generator.integers(
+            0, 0xFFFFFFFFFFFFFFFF, size=(count, 4 * self._blocks), dtype=np.uint64, endpoint=True
+        )
+        return drawn[:, : self._size]
 
 
 def thresholds(sigma: float, domain: GridDomain) -> tuple[Words, int]:
@@ -127,32 +138,32 @@ def add_noise(
     rows = max(1, _CHUNK // max(size, 1))
     add = {"philox4x64-10/lanes": _add_lanes, "philox4x64-10/continuous": _add_continuous}.get(noise, _add_steps)
     base = {"8-bit": pixels.astype(np.float32), "16-bit": on_fine_grid(pixels)}.get(domain_of_noise(noise), pixels)
+    stream = _Stream(seed, first, lane_layout(float(sigma), size).words if add is _add_lanes else size)
     for row in range(0, count, rows):
-        add(base, noise, float(sigma), seed, first + row, target[row : row + rows])
+        some = target[row : row + rows]
+        add(base, noise, float(sigma), stream.draw(len(some)), some)
 
 
 def _add_lanes(
-    base: npt.NDArray[Any], noise: NoiseName, sigma: float, seed: int, first: int, out: npt.NDArray[np.float32]
+    base: npt.NDArray[Any], noise: NoiseName, sigma: float, drawn: Words, out: npt.NDArray[np.float32]
 ) -> None:
-    layout = lane_layout(sigma, base.size)
-    settle_lanes(words(seed, first, len(out), layout.words), sigma, layout, out)
+    settle_lanes(drawn, sigma, lane_layout(sigma, base.size), out)
     out += base
     out *= _step(noise)
 
 
 def _add_steps(
-    base: npt.NDArray[Any], noise: NoiseName, sigma: float, seed: int, first: int, out: npt.NDArray[np.float32]
+    base: npt.NDArray[Any], noise: NoiseName, sigma: float, drawn: Words, out: npt.NDArray[np.float32]
 ) -> None:
     domain: GridDomain = "8-bit" if domain_of_noise(noise) == "8-bit" else "16-bit"
-    steps = grid_steps(words(seed, first, len(out), base.size), sigma, domain)
-    np.add(steps, base, out=out, dtype=base.dtype, casting="unsafe")
+    np.add(grid_steps(drawn, sigma, domain), base, out=out, dtype=base.dtype, casting="unsafe")
     out *= _step(noise)
 
 
 def _add_continuous(
-    base: npt.NDArray[Any], noise: NoiseName, sigma: float, seed: int, first: int, out: npt.NDArray[np.float32]
+    base: npt.NDArray[Any], noise: NoiseName, sigma: float, drawn: Words, out: npt.NDArray[np.float32]
 ) -> None:
-    z = continuous(words(seed, first, len(out), base.size))
+    z = continuous(drawn)
     z *= sigma
     np.add(z.astype(np.float32), base, out=out)
 
