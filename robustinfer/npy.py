@@ -2,6 +2,7 @@
 
 import io
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,17 @@ __all__ = ["NPY_MAGIC", "decode_npy"]
 
 NPY_MAGIC = b"\x93NUMPY"
 
+_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+
 
 def decode_npy(content: bytes, *, max_values: int) -> npt.NDArray[Any]:
     """The array in the bytes of an npy file: plain numbers, at most `max_values`, exactly as many as the header says.
 
     `numpy.load` allocates an array of the size in the header before it finds out that the file is shorter.
     """
-    stream = io.BytesIO(content)
     try:
-        header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = header(stream)
+        begin = _begin(content)
+        shape, fortran, dtype = _header(content[:begin])
         values = math.prod(shape)
     except Exception as error:
         # The header is a Python literal, and what can go wrong in reading one is not a closed list.
@@ -34,13 +36,28 @@ def decode_npy(content: bytes, *, max_values: int) -> npt.NDArray[Any]:
         raise ImageFileError(f"Expected an npy file of uint8 or floating numbers, found {dtype}.")
     if values > max_values:
         raise ImageFileError(f"This npy file holds an array of shape {shape}, more than {max_values} values.")
-    if min(shape, default=1) < 0 or values * dtype.itemsize != len(content) - stream.tell():
+    if min(shape, default=1) < 0 or values * dtype.itemsize != len(content) - begin:
         raise ImageFileError(
             f"This npy file cannot be read: its header says {values} numbers of type {dtype}, and "
-            f"{len(content) - stream.tell()} bytes follow."
+            f"{len(content) - begin} bytes follow."
         )
-    array = np.frombuffer(content, dtype=dtype, offset=stream.tell())
+    array = np.frombuffer(content, dtype=dtype, offset=begin)
     try:
         return array.reshape(shape, order="F" if fortran else "C")
     except ValueError as error:  # nothing at all, but of sizes whose product numpy cannot count, or of too many
         raise ImageFileError("This npy file cannot be read: numpy has no arrays of its shape.") from error
+
+
+def _begin(content: bytes) -> int:
+    """Where the header ends and the numbers begin."""
+    size = 2 if content[6:8] == b"\x01\x00" else 4  # bytes of the header's length, by the version of the format
+    return 8 + size + int.from_bytes(content[8 : 8 + size], "little")
+
+
+@lru_cache(maxsize=64)
+def _header(head: bytes) -> _Header:
+    """Shape, order and type of the numbers. Images of one size have the same header, and reading a literal is slow."""
+    stream = io.BytesIO(head)
+    header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = header(stream)
+    return shape, fortran, dtype

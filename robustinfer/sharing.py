@@ -33,7 +33,7 @@ from typing import Generic, Protocol, TypeVar
 from .crew import Pace
 from .jobs import Job
 
-__all__ = ["LEAST", "QUIET", "SHORT", "SLICE", "TURN", "TURN_SECONDS", "Fair", "InOrder", "Sharing"]
+__all__ = ["LEAST", "QUIET", "SHORT", "SLICE", "TURN", "TURN_SECONDS", "Fair", "InOrder", "Ring", "Sharing"]
 
 TURN = 144  # samples: soon done, and three quarters of them hold the first look of a `predict`
 TURN_SECONDS = 0.002  # for engines that are faster than that

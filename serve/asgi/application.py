@@ -5,10 +5,9 @@ from collections import Counter as Counted
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -18,11 +17,12 @@ from robustinfer.live import AnswerFuture
 
 from ..service import openapi, protocol_v2
 from ..service.exchange import Answer, Exchange, Incoming
+from ..service.reading import merged
 from ..service.refusals import Refusal
 from ..service.state import State
 from .bodies import Bodies, form_fields
 from .counter import Counter, cancel
-from .gate import Gate, Visit
+from .gate import Gate, Response, Visit
 from .metrics import Metrics
 from .streams import EventStream, unless_gone
 from .tracing import Tracing
@@ -51,9 +51,10 @@ class Application:
         self._bodies = Bodies(limit=max_body, seconds=read_seconds)
         self.routes = self._routes()
         """All addresses but those of the page."""
-        router = Router([*self.routes, *page], redirect_slashes=False, default=_nowhere)
+        self._router = Router([*self.routes, *page], redirect_slashes=False, default=_nowhere)
+        self._asked = {f"/models/{name}/invoke": {"model": name} for name in self.counters}
         self.gate = Gate(
-            router,
+            self._route,
             state=state,
             metrics=Metrics(_baselines(self.counters)),
             tracing=tracing or Tracing(),
@@ -89,10 +90,21 @@ class Application:
             ]
         return routes
 
-    def _is_public(self, method: str, path: str, scope: Mapping[str, Any]) -> bool:
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As the router does, but without trying one address after the other where nearly every request goes."""
+        parameters = self._asked.get(scope["path"])
+        if parameters is None or scope["method"] not in _ASK:
+            await self._router(scope, receive, send)
+            return
+        scope["path_params"] = parameters
+        response = await self._ask(Request(scope, receive))
+        await response(scope, receive, send)
+
+    def _is_public(self, method: str, visit: Visit) -> bool:
         """Whether anybody may ask: liveness and readiness, which tell nothing of a model."""
         if method not in ("GET", "HEAD"):
             return False
+        path = visit.path
         if path in ("/ping", "/v2/health/live", "/v2/health/ready"):
             return True
         parts = path.strip("/").split("/")
@@ -100,14 +112,14 @@ class Application:
             return True
         if parts[0] == "v2" and parts[-1] == "ready":
             return True
-        return parts[0] == "models" and parts[-1] == "invoke" and _query(scope).get("mode") == "health"
+        return parts[0] == "models" and parts[-1] == "invoke" and visit.query.get("mode") == "health"
 
     def _counter(self, request: Request) -> Counter:
         """The model that an address names. A stranger is not told which names there are: readiness is all it gets."""
-        visit: Visit = request.state.visit
+        visit = _visit(request)
         name = request.path_params.get("model")
         if name is None:
-            name = _query(request.scope).get("model_name")
+            name = visit.query.get("model_name")
         if name is None and len(self.counters) == 1:
             (name,) = self.counters
         counter = self.counters.get(name or "")
@@ -120,13 +132,13 @@ class Application:
 
     async def _ask(self, request: Request) -> ASGIApp:
         """Certify or label: the answer, or its votes as they come."""
-        visit: Visit = request.state.visit
+        visit = _visit(request)
         counter = self._counter(request)
-        streams = _is_true(_query(request.scope).get("stream", "0"))  # refused before there is work to be cancelled
+        streams = _is_true(visit.query.get("stream", "0"))  # refused before there is work to be cancelled
         with counter.admitted():
             exchange, submitted = await self._opened(request, counter)
             if not streams:
-                answer = await unless_gone(counter.close(exchange, submitted), request.receive)
+                answer = await unless_gone(counter.close(exchange, submitted), request.scope, request.receive)
                 self.gate.count(visit, answer)
                 return visit.response(answer)
         if len(submitted) != 1 or exchange.v2:
@@ -139,18 +151,18 @@ class Application:
         )
 
     async def _opened(self, request: Request, counter: Counter) -> tuple[Exchange, list[AnswerFuture]]:
-        visit: Visit = request.state.visit
+        visit = _visit(request)
         async with self._bodies.read(request.receive) as body:
             content_type = visit.headers.get("content-type", "")
             fields: dict[str, Any] = {
-                name: value.encode() for name, value in _query(request.scope).items() if name not in _OWN_FIELDS
+                name: value.encode() for name, value in visit.query.items() if name not in _OWN_FIELDS
             }
             if content_type.lower().startswith("multipart/form-data"):
-                fields.update(form_fields(body, content_type))
+                fields = merged(fields, form_fields(body, content_type))
             else:
                 fields["body"] = body
             exchange = Exchange(
-                Incoming(fields, dict(visit.headers), visit.request_id, repeated=_repeated(request.scope), v2=visit.v2)
+                Incoming(fields, visit.headers, visit.request_id, repeated=_repeated(visit.fields), v2=visit.v2)
             )
             return exchange, await counter.open(exchange, visit.client)
 
@@ -160,11 +172,11 @@ class Application:
         with counter.admitted():
             async with self._bodies.read(request.receive) as body:
                 replay = counter.verify(body)
-            document = await unless_gone(replay, request.receive)
+            document = await unless_gone(replay, request.scope, request.receive)
         return self._plain(request, document, mode="verify")
 
     async def _metadata(self, request: Request) -> Response:
-        if _query(request.scope).get("mode") == "health":
+        if _visit(request).query.get("mode") == "health":
             return await self._health(request)
         return self._plain(request, self._counter(request).desk.metadata(), mode="metadata")
 
@@ -178,10 +190,10 @@ class Application:
             await counter.check_health()
         return self._plain(request, {"ready": True}, mode="health")
 
-    async def _ping(self, request: Request) -> Response:
+    async def _ping(self, request: Request) -> ASGIApp:
         return JSONResponse({"status": "Healthy", "live": True})
 
-    async def _openapi(self, request: Request) -> Response:
+    async def _openapi(self, request: Request) -> ASGIApp:
         return JSONResponse(openapi.document("asgi"))
 
     async def _models(self, request: Request) -> Response:
@@ -200,7 +212,7 @@ class Application:
 
     def _plain(self, request: Request, document: Mapping[str, Any], *, mode: str) -> Response:
         """An answer without votes."""
-        visit: Visit = request.state.visit
+        visit = _visit(request)
         answer = Answer(HTTPStatus.OK, json.dumps(document), mode)
         self.gate.count(visit, answer)
         return visit.response(answer)
@@ -216,19 +228,14 @@ def _baselines(counters: Mapping[str, Counter]) -> dict[str, Baseline]:
     return {name: Baseline.from_json(card.baseline) for name, card in cards.items() if card.baseline is not None}
 
 
-def _pairs(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
-    text = scope["query_string"].decode("latin-1")
-    return parse_qsl(text, keep_blank_values=True, encoding="utf-8", errors="replace")
+def _visit(request: Request) -> Visit:
+    visit: Visit = request.scope["state"]["visit"]
+    return visit
 
 
-def _query(scope: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of the query string."""
-    return dict(_pairs(scope))
-
-
-def _repeated(scope: Mapping[str, Any]) -> tuple[str, ...]:
+def _repeated(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The fields that stand in the query string twice."""
-    return tuple(name for name, count in Counted(name for name, _ in _pairs(scope)).items() if count > 1)
+    return tuple(name for name, count in Counted(name for name, _ in fields).items() if count > 1)
 
 
 def _is_true(word: str) -> bool:

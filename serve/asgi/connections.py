@@ -2,17 +2,22 @@
 
 uvicorn waits forever for the first request of a connection and for the rest of a body that nobody reads. This protocol
 does not: whoever is silent for too long is disconnected, and when there are too many connections, the one that has been
-waiting longest without a request in work makes room for the next.
+waiting longest without a request in work makes room for the next. Plain requests pass h11 by (`plain.py`).
 """
 
 import asyncio
 import json
 from typing import Any, cast
+from urllib.parse import unquote
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["LimitedProtocol", "limited"]
+from .plain import HANG_UP, PlainCycle, PlainRequest, plain_request
+
+__all__ = ["Gathering", "LimitedProtocol", "limited"]
+
+_IDLE = {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}
 
 
 class Gathering:
@@ -26,6 +31,7 @@ class Gathering:
         self._transport = transport
         self._loop = loop
         self._written: list[bytes] = []
+        self.is_closing = transport.is_closing  # asked for at every request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -57,6 +63,8 @@ class LimitedProtocol(H11Protocol):
         """Start the clock, and make room if there are too many."""
         self.deadline: asyncio.TimerHandle | None = None
         self.silent_since = self.loop.time()
+        self._missing = 0  # bytes of a plain request's body that have not come
+        self._early = b""  # what came after a plain request, before its answer was complete
         super().connection_made(cast(asyncio.Transport, Gathering(transport, self.loop)))
         if len(self.connections) > self.most:
             self._make_room()
@@ -66,17 +74,89 @@ class LimitedProtocol(H11Protocol):
         """Stop the clock."""
         self._stop_clock()
         super().connection_lost(exc)
+        if isinstance(self.cycle, PlainCycle):
+            self.cycle.hang_up()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of something that is none."""
         try:
-            super().data_received(data)
+            unread = self._take_plain(data)
+            if unread:
+                super().data_received(unread)
         except h11.LocalProtocolError:  # rubbish while an answer is on its way: there is no way to say so
             self.transport.abort()
         if self.is_working:
             self._stop_clock()
         elif self.deadline is None:  # the next request has begun
             self._start_clock()
+
+    def _take_plain(self, data: bytes) -> bytes:
+        """What is left for h11 when plain requests have the bytes that belong to them.
+
+        The rest of a body must not reach h11 even where an unusual request follows it in the same bytes: h11 would read
+        the body as a request.
+        """
+        self._unset_keepalive_if_required()
+        if isinstance(self.cycle, PlainCycle):
+            data = self._take_body(data)
+            if self.is_working and data:
+                self._early += data
+                self.flow.pause_reading()
+            if self.is_working or not data:
+                return b""
+        if self.conn.states != _IDLE or self.conn.trailing_data[0]:  # in the middle of what h11 reads
+            return data
+        request = plain_request(data)
+        if request is None:
+            return data
+        self._begin(request)
+        return self._take_plain(data[request.begin :])
+
+    def _begin(self, request: PlainRequest) -> None:
+        path = self.root_path + unquote(request.path.decode())
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": request.method,
+            "root_path": self.root_path,
+            "path": path,
+            "raw_path": self.root_path.encode() + request.path,
+            "query_string": request.query,
+            "headers": request.headers,
+            "state": self.app_state.copy(),
+        }
+        self._missing = request.length
+        self.cycle = PlainCycle(
+            scope=scope,
+            conn=self.conn,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            on_response=self.on_response_complete,
+        )
+        scope["extensions"] = {HANG_UP: self.cycle.when_gone}
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def _take_body(self, data: bytes) -> bytes:
+        """What is left of the data when the body of the plain request has its part, which nobody reads any more
+        once there is an answer."""
+        piece = data[: self._missing]
+        self._missing -= len(piece)
+        if self.is_working:
+            self.cycle.body += piece
+            self.cycle.more_body = self._missing > 0
+            self.cycle.message_event.set()
+        return data[len(piece) :]
 
     @property
     def is_working(self) -> bool:
@@ -91,8 +171,13 @@ class LimitedProtocol(H11Protocol):
         """
         self.silent_since = self.loop.time()
         super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing() and not self.is_working:
+        if self.transport.is_closing():
+            return
+        if (self._missing or self.conn.their_state is h11.SEND_BODY) and not self.is_working:
             self._start_clock()
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
 
     def send_400_response(self, msg: str) -> None:
         """Something that is not HTTP gets the same kind of answer as a bad request."""

@@ -21,7 +21,7 @@ from ..service.exchange import Answer, Exchange, Result
 from ..service.reading import parse_json, read_image
 from ..service.refusals import Refusal
 
-__all__ = ["Counter"]
+__all__ = ["Counter", "cancel"]
 
 _FRESH = 1.0  # seconds for which a success is evidence enough, so that health checks cannot be used as load
 _HEALTH_SECONDS = 5.0
@@ -93,8 +93,7 @@ class Counter:
         began, before, first = time.perf_counter(), self._arrived, self.in_hand == 1
         self._submitted.update(submitted)
         try:
-            answers = [future.in_loop() for future in submitted]
-            results: list[Result | BaseException] = await asyncio.gather(*answers, return_exceptions=True)
+            results = await _results(submitted)
         except asyncio.CancelledError:
             cancel(submitted)
             raise
@@ -147,6 +146,22 @@ class Counter:
             return self.desk.predictor.verify(certificate, image).to_json()
         except CertificateError as error:
             raise Refusal.unacceptable("other_image", str(error)) from error
+
+
+async def _results(submitted: list[AnswerFuture]) -> list[Result | BaseException]:
+    """What came out of each, as `asyncio.gather` says it, which costs a small request more than it is worth."""
+    answers = [future.in_loop() for future in submitted]
+    results: list[Result | BaseException] = []
+    for answer in answers:
+        try:
+            results.append(await answer)
+        except asyncio.CancelledError:  # all of them, or the errors of others would be found by nobody
+            for other in answers:
+                other.cancel()
+            raise
+        except Exception as error:
+            results.append(error)
+    return results
 
 
 def cancel(submitted: list[AnswerFuture]) -> None:

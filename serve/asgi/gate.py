@@ -2,16 +2,17 @@
 
 import asyncio
 import json
+import secrets
 import time
-import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qsl
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..service import logs
@@ -22,7 +23,7 @@ from .bodies import too_large
 from .metrics import Metrics
 from .tracing import Tracing
 
-__all__ = ["Gate", "Visit"]
+__all__ = ["Gate", "Response", "Visit"]
 
 _CLOSING = ("http_version", "two_lengths", "too_slow")  # after which nobody knows where the next request begins
 CLIENT_GONE = 499  # as nginx logs it: nobody was there to be answered
@@ -32,10 +33,12 @@ class Visit:
     """One request on its way through the application, in `scope["state"]["visit"]`."""
 
     def __init__(self, scope: Scope) -> None:
-        self.request_id = uuid.uuid4().hex
+        self.request_id = secrets.token_hex(16)
         self.began = time.perf_counter()
-        self.headers = Headers(scope=scope)
+        # Names are in lower case; of a header that came twice, the first.
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         self.path: str = scope["path"]
+        self._query_string: bytes = scope["query_string"]
         self.client: str = scope["client"][0] if scope.get("client") else ""
         self.v2 = self.path == "/v2" or self.path.startswith("/v2/")
         self.model = ""  # its name, once an address has named one that is served
@@ -43,25 +46,52 @@ class Visit:
         self.version: str | None = None
         self.trusted = False  # whether its sender may know what is served here
 
-    def response(self, answer: Answer) -> Response:
-        """The HTTP response of an answer."""
-        headers = {**answer.headers, "X-Request-ID": self.request_id, "Cache-Control": "no-store"}
+    @cached_property
+    def fields(self) -> list[tuple[str, str]]:
+        """Names and values of the query string."""
+        text = self._query_string.decode("latin-1")
+        return parse_qsl(text, keep_blank_values=True, encoding="utf-8", errors="replace")
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """The fields of the query string by name."""
+        return dict(self.fields)
+
+    def response(self, answer: Answer, **more: str) -> "Response":
+        """The HTTP response of an answer; `more` are further headers."""
+        text = answer.body.encode()
+        headers = answer.headers | more | {"X-Request-ID": self.request_id, "Cache-Control": "no-store"}
         if answer.code in _CLOSING:
             headers["Connection"] = "close"
         if self.digest is not None and self.trusted and answer.mode != "health":
             headers["X-Model-Digest"] = self.digest
-        text = answer.body.encode()
-        media_type = "application/json"
+        headers["Content-Length"] = str(len(text) + len(answer.binary))
+        headers["Content-Type"] = "application/json"
         if answer.binary:
             headers["Inference-Header-Content-Length"] = str(len(text))
-            media_type = "application/octet-stream"
-        return Response(text + answer.binary, int(answer.status), headers, media_type)
+            headers["Content-Type"] = "application/octet-stream"
+        return Response(int(answer.status), headers, text + answer.binary)
 
     def refusal(self, error: BaseException, mode: str = "certify") -> Answer:
         """The answer to a request that failed before, or beside, the desk of a model."""
         refusal = refusal_of(error)
         document = {"error": refusal.message} if self.v2 else refusal.to_json(self.request_id)
         return Answer(refusal.status, json.dumps(document), mode, refusal.code)
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer on its way out, as ASGI has it."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 class Gate:
@@ -75,7 +105,7 @@ class Gate:
         metrics: Metrics,
         tracing: Tracing,
         max_body: int,
-        is_public: Callable[[str, str, Mapping[str, Any]], bool],
+        is_public: Callable[[str, Visit], bool],
     ) -> None:
         self._application = application
         self._state = state
@@ -110,9 +140,8 @@ class Gate:
                 answer = self._refused(visit, error)
                 self.count(visit, answer)
                 if not started:
-                    response = visit.response(answer)
-                    response.headers.update(getattr(error, "headers", None) or {})  # Allow, beside a wrong method
-                    await response(scope, receive, send)
+                    headers = getattr(error, "headers", None) or {}  # Allow, beside a wrong method
+                    await visit.response(answer, **headers)(scope, receive, send)
 
     def _check(self, visit: Visit, scope: Scope) -> None:
         if scope["http_version"] not in ("1.0", "1.1"):
@@ -120,7 +149,7 @@ class Gate:
         if "transfer-encoding" in visit.headers and "content-length" in visit.headers:
             # Two lengths: what stands in front of us may see another end of this request than we do.
             raise Refusal.malformed("two_lengths", "A request has Content-Length or Transfer-Encoding, not both.")
-        public = self._is_public(scope["method"], visit.path, scope)
+        public = self._is_public(scope["method"], visit)
         if self._state.marked("stopping") and not public:
             raise Refusal.unavailable("stopping", "The server is stopping; ask another one.")
         visit.trusted = self._state.permits(visit.headers.get("authorization"))

@@ -4,7 +4,7 @@ So a scrape never waits for a worker, and the counts of a worker that died are n
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
@@ -43,6 +43,7 @@ class Metrics:
     def __init__(self, baselines: Mapping[str, Baseline]) -> None:
         registry = CollectorRegistry()
         self._drift = Drift(baselines, registry)
+        self._known: dict[tuple[str, tuple[str, ...]], Callable[[float], None]] = {}
         self._counters = {
             name: Counter(name.removesuffix("_total"), _HELP[name], labels, registry=registry)
             for name, (kind, _, labels) in METRICS.items()
@@ -58,11 +59,17 @@ class Metrics:
         """Count an answer."""
         self._drift.observe(model, answer.results)
         for name, value, labels in measures(answer, model=model, seconds=seconds):
-            own = [labels[label] for label in METRICS[name][2]]
-            if name in self._counters:
-                self._counters[name].labels(*own).inc(value)
-            else:
-                self._histograms[name].labels(*own).observe(value)
+            own = tuple(labels[label] for label in METRICS[name][2])
+            add = self._known.get((name, own))
+            if add is None:
+                add = self._known[name, own] = self._adding(name, own)
+            add(value)
+
+    def _adding(self, name: str, labels: tuple[str, ...]) -> Callable[[float], None]:
+        """What adds a value to the metric with these labels; names and codes are few, so all are kept."""
+        if name in self._counters:
+            return self._counters[name].labels(*labels).inc
+        return self._histograms[name].labels(*labels).observe
 
 
 class MetricsPort:

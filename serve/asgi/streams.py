@@ -13,6 +13,7 @@ from robustinfer.live import AnswerFuture
 
 from ..service.exchange import Answer, Exchange
 from .counter import Counter, cancel
+from .plain import HANG_UP
 
 __all__ = ["EventStream", "unless_gone"]
 
@@ -44,7 +45,7 @@ class EventStream:
         """Send the events, until the client hangs up."""
         with self._counter.admitted():
             try:
-                await unless_gone(self._send_events(send), receive)
+                await unless_gone(self._send_events(send), scope, receive)
             finally:
                 cancel([self._submitted])
 
@@ -66,19 +67,18 @@ class EventStream:
             raise ClientDisconnect from None
 
 
-async def unless_gone(work: Awaitable[_Result], receive: Receive) -> _Result:
+async def unless_gone(work: Awaitable[_Result], scope: Scope, receive: Receive) -> _Result:
     """The result of the work, which is cancelled as soon as the client hangs up."""
     here = asyncio.current_task()
     assert here is not None
     is_gone = False
 
-    def leave(watching: asyncio.Task[None]) -> None:
+    def leave() -> None:
         nonlocal is_gone
         is_gone = True
         here.cancel()
 
-    watching = asyncio.create_task(_disconnected(receive))
-    watching.add_done_callback(leave)
+    forget = _watch(scope, receive, leave)
     try:
         return await work
     except asyncio.CancelledError:
@@ -86,8 +86,17 @@ async def unless_gone(work: Awaitable[_Result], receive: Receive) -> _Result:
             raise ClientDisconnect from None
         raise
     finally:
-        watching.remove_done_callback(leave)
-        watching.cancel()
+        forget()
+
+
+def _watch(scope: Scope, receive: Receive, leave: Callable[[], None]) -> Callable[[], object]:
+    """Have `leave` called, in a later turn of the event loop, when the client is gone; returns what calls it off."""
+    when_gone: Callable[[Callable[[], None]], Callable[[], None]] | None = scope.get("extensions", {}).get(HANG_UP)
+    if when_gone is not None:
+        return when_gone(leave)
+    watching = asyncio.create_task(_disconnected(receive))
+    watching.add_done_callback(lambda done: None if done.cancelled() else leave())
+    return watching.cancel
 
 
 async def _disconnected(receive: Receive) -> None:

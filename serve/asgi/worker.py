@@ -34,7 +34,7 @@ from .connections import limited
 from .counter import Counter
 from .tracing import Tracing
 
-__all__ = ["CANNOT_START", "SETTINGS_FILE", "WorkerSettings", "main"]
+__all__ = ["CANNOT_START", "SETTINGS_FILE", "Worker", "WorkerSettings", "main"]
 
 SETTINGS_FILE = "worker.json"
 CANNOT_START = 3

@@ -122,8 +122,10 @@ class Decoder:
             self._socket, theirs = socket.socketpair()
             order = {"spec": dataclasses.asdict(self._spec), "max_pixels": self._max_pixels, "seconds": self._seconds}
             with theirs:
-                # -P: what lies in the working directory is not imported.
-                command = [sys.executable, "-P", "-m", __name__, json.dumps(order)]
+                # -P: what lies in the working directory is not imported. -W: importing this room imports this module,
+                # too, of which runpy warns; the child uses nothing of that copy, and the log of a server is JSON.
+                quiet = ("-W", "ignore::RuntimeWarning:runpy")
+                command = [sys.executable, "-P", *quiet, "-m", __name__, json.dumps(order)]
                 self._child = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
         return self._socket
 

@@ -117,7 +117,9 @@ def announce(event: str, /, **fields: Any) -> None:
 
 def record(event: str, /, **fields: Any) -> None:
     """Log one event as JSON. Only give it what is safe to keep: ids, counts, times, codes."""
-    _log.info("%s", _line(event, fields))
+    if _log.isEnabledFor(logging.INFO):
+        # As `Logger.info` does, but without a walk up the stack for the name of the caller, which no line shows.
+        _log.handle(logging.LogRecord(_log.name, logging.INFO, __file__, 0, _line(event, fields), None, None))
 
 
 def _line(event: str, fields: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from .limits import Limits
 from .numbers import array_of
 from .refusals import Refusal
 
-__all__ = ["EXTENSIONS", "answer", "model_metadata", "read_inputs"]
+__all__ = ["EXTENSIONS", "answer", "model_metadata", "read_inputs", "wanted_outputs"]
 
 Array = npt.NDArray[Any]
 

@@ -18,13 +18,14 @@ from robustinfer.card import InputSpec
 from robustinfer.errors import RobustinferError
 from robustinfer.images import as_image, decode_image
 from robustinfer.npy import NPY_MAGIC
+from robustinfer.settings import short
 
 from . import fields
 from .limits import Limits
 from .numbers import array_of
 from .refusals import Refusal
 
-__all__ = ["Decode", "Reading", "parse_json", "read", "read_image", "speaks_v2"]
+__all__ = ["Decode", "Reading", "merged", "parse_json", "pixels", "read", "read_image", "speaks_v2"]
 
 Array = npt.NDArray[Any]
 Decode = Callable[[bytes], Array]
@@ -127,9 +128,16 @@ def _read_json(
         from .protocol_v2 import read_inputs
 
         images, own = read_inputs(document, spec, limits, tensors)
-        return _checked(images, {**settings, **own}, limits, v2=document)
+        return _checked(images, merged(settings, own), limits, v2=document)
     own = fields.from_json({name: value for name, value in document.items() if name not in _IMAGE_FIELDS})
-    return _checked((read_image(document, spec, decode),), {**settings, **own}, limits)
+    return _checked((read_image(document, spec, decode),), merged(settings, own), limits)
+
+
+def merged(query: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the query and of the body, none of which stands in both: nobody knows which one was meant."""
+    if both := sorted(query.keys() & body.keys()):
+        raise Refusal.malformed("repeated_field", f"The field {short(both[0])} stands in the query and in the body.")
+    return {**query, **body}
 
 
 def read_image(document: Mapping[str, Any], spec: InputSpec, decode: Decode) -> Array:

@@ -23,7 +23,7 @@ from .configuration import hosts_text, model_config, properties, render
 from .java import find_java, version_of, vm_arguments
 from .watch import Watch
 
-__all__ = ["Launcher"]
+__all__ = ["Launcher", "torchserve_home"]
 
 _GRPC_PORTS = 2
 _FAREWELL = 1.0  # seconds for TorchServe to end by itself: after a drain it has nothing left to do but to wait

@@ -70,6 +70,25 @@ def test_noise_does_not_depend_on_the_threads_that_draw_it() -> None:
     assert not buffers[0][86:].any()
 
 
+def test_noise_waits_for_no_thread_that_is_busy_elsewhere() -> None:
+    """What no thread has begun, the caller draws itself: pieces of several jobs are not of one size."""
+    card = Card(classes=("a", "b"), input=InputSpec(3, 40, 40), sigma=0.25)
+    images = np.random.default_rng(1).integers(0, 256, size=(2, 3, 40, 40), dtype=np.uint8)
+    jobs = [Job(Request(image=image, seed=seed).ask(card)) for seed, image in enumerate(images)]
+    pieces = [(jobs[0], 0, 2), (jobs[1], 0, 60)]
+    expected, found = (np.zeros((62, 3, 40, 40), dtype=np.float32) for _ in range(2))
+    Crew(1).draw(pieces, expected)
+    crew, release = Crew(2), threading.Event()
+    assert crew._pool is not None
+    busy = crew._pool.submit(release.wait, 60)
+    try:
+        assert crew.draw(pieces, found) == 62
+        assert not busy.done()
+    finally:
+        release.set()
+    assert np.array_equal(found, expected)
+
+
 def test_every_run_but_the_last_is_full(predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]) -> None:
     predictor = predictor_of(half_space, batch=256)
     list(predictor.certify_many(IMAGES, n=300, n0=0))

@@ -236,6 +236,8 @@ def test_a_query_that_says_two_things_is_refused(server: Server) -> None:
     with server.http() as http:
         response = http.post("/models/tiny/invoke?n=500&n=600", content=png(GREY))
         assert (response.status_code, response.json()["error"]["code"]) == (400, "repeated_field")
+        response = http.post("/models/tiny/invoke?n=500", json={"image": GREY.tolist(), "n": 600})
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "repeated_field")
 
 
 def test_a_header_cannot_ask_in_the_place_of_the_body(server: Server) -> None:

@@ -403,3 +403,18 @@ def test_a_client_that_takes_no_votes_is_gone(counter: Counter, image: Array, mo
     assert [(one["status"], one["code"]) for one in recorded] == [(499, "client_gone")]
     assert submitted[0].cancelled()
     assert counter.in_hand == 0
+
+
+def test_a_field_of_the_query_does_not_stand_in_the_form_as_well(counter: Counter, image: Array) -> None:
+    from ..service.test_reading import npy
+
+    async def ask(field: str) -> httpx.Response:
+        async with asking(counter, Tracing()) as http:
+            files: Any = {"image": npy(image), field: (None, b"60")}
+            response: httpx.Response = await http.post("/predictions/tiny?n=500", files=files)
+            return response
+
+    twice = asyncio.run(ask("n"))
+    assert (twice.status_code, twice.json()["error"]["code"]) == (400, "repeated_field")
+    assert twice.json()["error"]["message"] == "The field 'n' stands in the query and in the body."
+    assert asyncio.run(ask("n0")).status_code == 200

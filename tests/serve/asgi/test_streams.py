@@ -44,7 +44,7 @@ def test_the_result_comes_and_nobody_watches_any_longer() -> None:
             await turn()
             return 7
 
-        assert await unless_gone(work(), client.receive) == 7
+        assert await unless_gone(work(), {}, client.receive) == 7
         await turn()
         assert client.watched == 0
 
@@ -56,7 +56,7 @@ def test_who_hangs_up_ends_the_work() -> None:
         client, log = Client(), list[str]()
         asyncio.get_running_loop().call_soon(client.gone.set)
         with pytest.raises(ClientDisconnect):
-            await unless_gone(_unfinished(log), client.receive)
+            await unless_gone(_unfinished(log), {}, client.receive)
         assert log == ["cancelled"]
         here = asyncio.current_task()
         assert here is not None
@@ -68,13 +68,13 @@ def test_who_hangs_up_ends_the_work() -> None:
 def test_a_server_that_cancels_is_not_taken_for_a_client_that_hangs_up() -> None:
     async def main() -> None:
         client, log = Client(), list[str]()
-        task = asyncio.ensure_future(unless_gone(_unfinished(log), client.receive))
+        task = asyncio.ensure_future(unless_gone(_unfinished(log), {}, client.receive))
         await turn()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert log == ["cancelled"]
-        task = asyncio.ensure_future(unless_gone(_unfinished(log), client.receive))
+        task = asyncio.ensure_future(unless_gone(_unfinished(log), {}, client.receive))
         await turn()
         client.gone.set()
         task.cancel()  # both at once: whoever cancels the task must see it cancelled

@@ -250,6 +250,7 @@ def test_everything_can_be_reached_with_the_keyboard(page: Browser) -> None:
 
 
 def test_the_slider_of_the_noise_switches_between_files(page: Browser, folder: Path) -> None:
+    assert page.text("model-title") == "noise, and the model for it"
     page.find("compare").click()
     page.until(lambda: page.find("prices").is_displayed() and page.find("compare").is_enabled())
     for place, file in reversed(list(enumerate(two_models(folder)))):
@@ -263,6 +264,17 @@ def test_the_slider_of_the_noise_switches_between_files(page: Browser, folder: P
         assert f"/models/{file.stem}/" in page.text("curl")
         page.find("verify").click()
         page.until(lambda: page.text("verified").startswith("Verified: the same votes"))
+
+
+def test_a_slider_between_models_of_one_noise_promises_no_other(
+    chromium: Browser, folder: Path, tmp_path: Path
+) -> None:
+    quiet, _ = two_models(folder)
+    with serving(tmp_path, f"one={quiet}", f"another={quiet}", "--page", engine="asgi") as server:
+        chromium.driver.get(f"{server.url}/#token={TOKEN}")
+        chromium.settled()
+        assert chromium.find("model").is_displayed()
+        assert chromium.text("model-title") == "model"
 
 
 def test_a_model_of_other_pictures_brings_its_own(page: Browser, tmp_path: Path) -> None:

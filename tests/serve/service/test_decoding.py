@@ -37,6 +37,16 @@ def test_the_work_is_known_before_it_is_done() -> None:
         decoding_work(encoded(300, 200), InputSpec(3, 8, 8))
 
 
+def test_the_process_says_nothing_on_the_servers_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    decoder = Decoder(SPEC, max_pixels=MOST, seconds=60)
+    try:
+        assert decoder.decode(encoded(1500, 1200)).shape == (3, 8, 8)
+        assert decoder._child is not None  # it was not decoded here
+    finally:
+        decoder.close()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_large_pictures_give_the_same_pixels_and_the_same_refusals() -> None:
     decoder = Decoder(SPEC, max_pixels=MOST, seconds=60)
     try:
