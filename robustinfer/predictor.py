@@ -190,8 +190,8 @@ class Predictor:
         """Label and radius: no change below the radius alters the label; wrong with probability at most alpha.
 
         radius=r     decide one radius, and stop as soon as it is decided
-        tolerance=t  on average at most t below what n samples would give, from fewer samples; quantile=q plans
-                     for more of the cases that the pilot leaves open
+        tolerance=t  on average about t below what n samples would give, from fewer samples; quantile=q plans
+                     for each image, to be at most t below with this probability
         deadline=s   the best certificate that s seconds can buy
         otherwise    n samples
 
@@ -355,4 +355,4 @@ def _check_shape(engine: Engine, card: Card) -> None:
         isinstance(size, int) and size != wanted for size, wanted in zip(declared[1:], card.input.shape, strict=False)
     ]
     if len(declared) != 4 or any(fixed):
-        raise CardError(f"The card says images of shape {card.input.shape}, but the graph takes {declared}.")
+        raise CardError(f"The card expects images of shape {card.input.shape}, but the graph takes {declared}.")

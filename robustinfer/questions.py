@@ -1,5 +1,6 @@
 """A question: a request in which everything is settled, and the statistical procedure that answers it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,7 @@ from .smoothing.bounds import round_radius_down, smallest_n
 from .smoothing.domains import NoiseName
 from .smoothing.estimates import Smoothing, estimate, estimate_same_sample
 from .smoothing.member_procedures import decide_by_members, fixed_by_members, planned_by_members, vote_by_members
-from .smoothing.noise import add_noise
-from .smoothing.planning import QUANTILE
+from .smoothing.noise import begin_noise
 from .smoothing.procedures import (
     ANYTIME_START,
     DECIDE_START,
@@ -59,7 +59,12 @@ class Question:
 
     def draw(self, first: int, out: npt.NDArray[np.float32]) -> None:
         """Fill `out` with the noisy images of samples first, first + 1, ...: the same ones for the same seed."""
-        add_noise(self.image, noise=self.noise, sigma=self.smoothing.sigma, seed=self.seed, first=first, out=out)
+        self.begin_draw(first, out)()
+
+    def begin_draw(self, first: int, out: npt.NDArray[np.float32]) -> Callable[[], None]:
+        """As `draw`, in two parts: `out` is filled when what is returned has been called, too (`begin_noise`)."""
+        how: dict[str, Any] = {"noise": self.noise, "sigma": self.smoothing.sigma, "seed": self.seed}
+        return begin_noise(self.image, **how, first=first, out=out)
 
     def begin(self) -> Procedure:
         """The statistical procedure that answers this question, from its start."""
@@ -94,7 +99,7 @@ class Question:
     @property
     def _plan(self) -> dict[str, Any]:
         """What a plan depends on besides the sizes."""
-        return {"tolerance": self.requested or 0.0, "quantile": self.quantile or QUANTILE, "rules": self.rules}
+        return {"tolerance": self.requested or 0.0, "quantile": self.quantile, "rules": self.rules}
 
     @property
     def _level(self) -> float:

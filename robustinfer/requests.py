@@ -15,12 +15,11 @@ from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, NoiseName, domai
 from .smoothing.estimates import Smoothing
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import fresh_seed, total_variation
-from .smoothing.planning import QUANTILE
 from .smoothing.rules import RULES
 from .smoothing.tally import Tally
 from .voting import tally_of
 
-__all__ = ["Request", "selection_of"]
+__all__ = ["PILOT", "SELECTION", "Request", "selection_of"]
 
 SELECTION = 100  # samples on which the label is chosen, if n is large
 PILOT = 500  # samples that choose the label and plan the sample size
@@ -81,7 +80,7 @@ class Request:
             seed=fresh_seed() if given["seed"] is None else given["seed"],
             seed_origin="runtime" if given["seed"] is None else "data set" if derived_seed else "caller",
             tally=_tally(given["members"], card),
-            quantile=given["quantile"] or QUANTILE if procedure == "tolerance" and rules > 1 else None,
+            quantile=given["quantile"],
             rules=rules,
         )
         question.check_reach()
@@ -120,7 +119,7 @@ def _tally(members: bool | None, card: Card) -> Tally:
     if members and card.kind != "votes":
         raise SettingError(
             f"Certificates from members need a file in which the members vote; {card.name!r} holds the scores of "
-            "the whole ensemble: export the run with `robust export --members`."
+            "the whole ensemble: export the run with `robust export --votes`."
         )
     return tally_of(card, members=card.kind == "votes" if members is None else members)
 

@@ -175,7 +175,7 @@ _TABLE = (
     Setting(
         name="tolerance",
         kind=float,
-        help="Use fewer samples, and lose at most this much radius on average compared with n samples.",
+        help="Use fewer samples than n, and lose about this much radius: on average, not as a limit per image.",
         least=1e-6,
         most=1e3,
         modes=_CERTIFY,
@@ -183,10 +183,10 @@ _TABLE = (
     Setting(
         name="quantile",
         kind=float,
-        help="How likely the samples planned for a tolerance are to suffice, by the pilot; higher costs more samples.",
+        help="Plan for each image, so that its samples keep the tolerance with this probability, by the pilot.",
         least=0.5,
         most=0.99,
-        chosen="0.7 with a tolerance",
+        chosen="none: a tolerance is kept on average, at the least cost",
         modes=_CERTIFY,
     ),
     Setting(

@@ -16,7 +16,7 @@ from .extras import require
 from .smoothing.rules import FUTILITY
 from .smoothing.yardstick import least_samples_of_votes
 
-__all__ = ["CertifiedAccuracy", "ClassSummary", "Summary", "accuracy_interval", "merge", "percent", "summarize"]
+__all__ = ["RHO", "CertifiedAccuracy", "ClassSummary", "Summary", "accuracy_interval", "merge", "percent", "summarize"]
 
 CONFIDENCE = 0.95
 RHO = 0.001  # probability with which the high-probability accuracy may fail
@@ -62,8 +62,9 @@ class Summary:
     `linf_mean` and `linf_median` are what the same certificates prove in l_inf norm, counted the same way: r / sqrt(d)
     for images of d values. They are None where older certificates do not say it.
 
-    `possible` is about the least mean number of samples that could have decided the requested radius at this alpha
-    (`smoothing/yardstick.py`), those that choose the label included; None for other procedures, and where members vote.
+    `possible` is Wald's estimate of the mean number of samples with which the best test would have decided the
+    requested radius at this alpha (`smoothing/yardstick.py`), those that choose the label included. It is no bound:
+    `samples` can be less. None for other procedures, and where members vote.
     """
 
     images: int

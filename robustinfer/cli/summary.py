@@ -101,8 +101,8 @@ def _table(summary: Any) -> str:
     ]
     if summary.possible is not None:
         lines.append(
-            f"the theoretical minimum for these decisions (Wald) is about {summary.possible:.0f} samples per image, "
-            f"{summary.possible / summary.samples:.0%} of what was used"
+            "Wald's estimate of what the best test would take, if it knew the probabilities: "
+            f"{summary.possible:.0f} samples per image, {summary.possible / summary.samples:.0%} of what was used"
         )
     if summary.linf_mean is not None:
         mean, median = (format_radius(radius, 4) for radius in (summary.linf_mean, summary.linf_median))

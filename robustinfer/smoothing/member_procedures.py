@@ -104,10 +104,10 @@ def planned_by_members(
     n: int,
     alpha: float,
     tolerance: float,
-    quantile: float = QUANTILE,
+    quantile: float | None = None,
     rules: int = RULES,
 ) -> Procedure:
-    """`planned` with the largest of the sizes that the members need.
+    """`planned` with the largest of the sizes that the members need, each with probability `quantile`, or `QUANTILE`.
 
     If every member's radius is within the tolerance of what n samples would give, so is rho_Q: it grows with the radii,
     and raising all of them by the tolerance raises it by the same.
@@ -120,7 +120,7 @@ def planned_by_members(
     if rules == 1:
         sizes = [needed(smoothing, row, top, n, share, tolerance) for row, top in rows]
     else:
-        sizes = [planned_size(smoothing, row, top, n, share, tolerance, quantile) for row, top in rows]
+        sizes = [planned_size(smoothing, row, top, n, share, tolerance, quantile or QUANTILE) for row, top in rows]
     if max(sizes) == 0:
         return _nothing(tally, n0, "out of reach")
     counts = yield max(sizes)

@@ -21,7 +21,7 @@ from .bounds import clopper_pearson_upper
 from .estimates import Estimate, Smoothing, Votes, estimate, estimate_at_look, optimistic_radius, runner_up, shares
 from .looks import geometric_looks, look_level, look_sizes
 
-__all__ = ["EDITIONS", "FUTILITY", "FUTILITY_1", "RULES", "Rule", "rule_of"]
+__all__ = ["EDITIONS", "FUTILITY", "FUTILITY_1", "RULES", "LookRule", "rule_of"]
 
 EDITIONS = (1, 2)
 RULES = EDITIONS[-1]
@@ -30,7 +30,7 @@ FUTILITY_1 = 1e-4  # edition 1: of giving up a radius that was in reach
 
 
 @dataclass(frozen=True)
-class Rule(ABC):
+class LookRule(ABC):
     """When to look, what a look proves, and what is to be hoped for; for one of `parts` members that share alpha."""
 
     smoothing: Smoothing
@@ -53,13 +53,13 @@ class Rule(ABC):
         """A radius that further samples will hardly prove more than."""
 
 
-def rule_of(edition: int, smoothing: Smoothing, *, n: int, start: int, alpha: float, parts: int = 1) -> Rule:
+def rule_of(edition: int, smoothing: Smoothing, *, n: int, start: int, alpha: float, parts: int = 1) -> LookRule:
     """The rule of an edition, for one of so many `parts` (members) that share alpha equally."""
-    kinds: dict[int, type[Rule]] = {1: _EqualLooks, 2: _TightLooks}
+    kinds: dict[int, type[LookRule]] = {1: _EqualLooks, 2: _TightLooks}
     return kinds[edition](smoothing, n, start, alpha / parts, parts)
 
 
-class _EqualLooks(Rule):
+class _EqualLooks(LookRule):
     @property
     def sizes(self) -> tuple[int, ...]:
         return geometric_looks(self.n, self.start)
@@ -72,7 +72,7 @@ class _EqualLooks(Rule):
         return optimistic_radius(self.smoothing, counts, top, FUTILITY_1 / (self.parts * len(self.sizes)))
 
 
-class _TightLooks(Rule):
+class _TightLooks(LookRule):
     @property
     def sizes(self) -> tuple[int, ...]:
         return look_sizes(self.n, self.start)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from .estimates import Votes
 
-__all__ = ["Tally", "count_votes", "plurality"]
+__all__ = ["Scores", "Tally", "count_votes", "plurality"]
 
 Scores = npt.NDArray[np.float32]
 

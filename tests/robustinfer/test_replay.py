@@ -52,7 +52,7 @@ def test_a_certificate_names_the_edition_of_its_rules(predictor: Any, procedure:
     certificate = predictor.certify(IMAGE, seed=5, **SETTINGS[procedure])
     ruled = procedure != "fixed"
     assert certificate.rules == (2 if ruled else None)
-    assert certificate.quantile == (0.7 if procedure == "tolerance" else None)
+    assert certificate.quantile is None
     assert ("rules" in certificate.to_json()) == ruled
     if ruled:
         assert not predictor.verify(dataclasses.replace(certificate, rules=None, quantile=None), IMAGE).ok
@@ -63,8 +63,14 @@ def test_a_certificate_names_the_edition_of_its_rules(predictor: Any, procedure:
 def test_a_quantile_is_recorded_and_replayed(predictor: Any) -> None:
     certificate = predictor.certify(IMAGE, seed=5, n=3000, tolerance=0.02, quantile=0.95)
     assert certificate.quantile == 0.95
-    assert certificate.samples_used > predictor.certify(IMAGE, seed=5, n=3000, tolerance=0.02).samples_used
-    assert predictor.verify(certificate, IMAGE).ok
+    less_sure = predictor.certify(IMAGE, seed=5, n=3000, tolerance=0.02, quantile=0.5)
+    assert certificate.samples_used > less_sure.samples_used
+    on_average = predictor.certify(IMAGE, seed=5, n=3000, tolerance=0.02)
+    assert (on_average.quantile, "quantile" in on_average.to_json()) == (None, False)
+    assert on_average.samples_used not in (certificate.samples_used, less_sure.samples_used)
+    for one in (certificate, less_sure, on_average):
+        assert predictor.verify(one, IMAGE).ok
+    assert not predictor.verify(dataclasses.replace(certificate, quantile=None), IMAGE).ok
     with pytest.raises(SettingError, match="quantile needs a tolerance"):
         predictor.certify(IMAGE, radius=0.1, quantile=0.9)
 

@@ -119,7 +119,7 @@ def test_the_table_shows_the_lowest_classes_first_and_not_all_of_many(entries: l
     assert "mean over" not in _table(summarize(HEADER, entries[:3], radii=[0.0]))  # one class: nothing to compare
 
 
-def test_decisions_are_compared_with_the_least_possible(
+def test_decisions_are_compared_with_what_the_best_test_would_take(
     predictor_of: Callable[..., Predictor], half_space: Any, entries: list[Entry]
 ) -> None:
     """Beside the samples of a decided radius stands Wald's yardstick; other procedures have none."""
@@ -133,4 +133,4 @@ def test_decisions_are_compared_with_the_least_possible(
     assert 0.3 * summary.samples < summary.possible < 1.3 * summary.samples
     assert f"{summary.possible / summary.samples:.0%} of what was used" in _table(summary)
     assert summarize(HEADER, entries).possible is None
-    assert "theoretical minimum" not in _table(summarize(HEADER, entries))
+    assert "Wald" not in _table(summarize(HEADER, entries))

@@ -38,6 +38,9 @@ export function chosen() {
 export function offerModels(models, picked) {
   const slider = $("model");
   $("model-field").hidden = models.length < 2;
+  // A model is certified with its own noise only, so more noise is another file.
+  const noisier = new Set(models.map(({ sigma }) => sigma)).size > 1;
+  $("model-title").textContent = noisier ? "noise, and the model for it" : "model";
   slider.max = models.length - 1;
   slider.value = 0;
   const shown = () => {

@@ -1,16 +1,18 @@
 """Procedures: when they stop, what they say then, and how alpha is split."""
 
 import itertools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import special
+from scipy.special import ndtri
 
 from robustinfer.smoothing import estimates, planning
 from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_upper
-from robustinfer.smoothing.estimates import Smoothing, estimate, estimate_same_sample
+from robustinfer.smoothing.estimates import Smoothing, estimate, estimate_same_sample, shares
 from robustinfer.smoothing.looks import GROWTH, geometric_looks, look_level, look_sizes, round_to_grid
 from robustinfer.smoothing.planning import needed, planned_size
 from robustinfer.smoothing.procedures import anytime, decide, fixed, planned, vote
@@ -253,16 +255,53 @@ def test_the_plan_is_the_quantile_of_the_need_by_simulation() -> None:
         assert (needs < size).mean() - 0.01 <= quantile <= (needs <= size).mean() + 0.01
 
 
+@pytest.mark.parametrize("smoothing", [TOP, TWO])
+@pytest.mark.parametrize(("n", "tolerance"), [(100_000, 0.05), (100_000, 0.02), (3_000, 0.02)])
+@pytest.mark.parametrize("counts", [(400, 60, 30, 10, 0), (480, 15, 4, 1, 0), (500, 0, 0, 0, 0)])
+def test_a_plan_on_average_has_the_least_cost(
+    smoothing: Any, n: int, tolerance: float, counts: tuple[int, ...]
+) -> None:
+    """Beside other sizes, with radii at probabilities that Jeffreys' posterior draws (1 % for the grid of the plan)."""
+    pilot = np.array(counts)
+    size, rng = planned_size(smoothing, pilot, 0, n, 0.001, tolerance), np.random.default_rng(0)
+    p_a, others = (rng.beta(count + 0.5, 500 - count + 0.5, 4000) for count in (counts[0], 500 - counts[1]))
+    lower, upper = shares(smoothing, 0.001, len(pilot))
+
+    def radius(m: int) -> float:
+        score_a = ndtri(clopper_pearson_lower(np.round(m * p_a), m, lower))
+        if upper is None:
+            return float(np.mean(smoothing.sigma * np.maximum(score_a, 0.0)))
+        score_b = ndtri(clopper_pearson_lower(np.round(m * others), m, upper))
+        return float(np.mean(smoothing.sigma * (score_a + score_b) / 2))
+
+    price = 2 * min(planning.TYPICAL / tolerance, planning.SHARE * n) / tolerance
+
+    def cost(m: int) -> float:
+        return m + price * (radius(n) - radius(m))
+
+    assert 0 < size <= n
+    assert cost(size) <= 1.01 * min(cost(m) for m in (size // 3, size // 2, min(2 * size, n), min(4 * size, n), n))
+
+
+def test_a_plan_on_average_loses_more_where_a_radius_is_dear() -> None:
+    """And less where it is cheap, than the tolerance that plans for each image keep on either."""
+    plan: dict[str, Any] = {"n": 100_000, "alpha": 0.001, "tolerance": 0.05}
+    cheap, dear = np.array([400, 60, 40, 0]), np.array([500, 0, 0, 0])
+    for pilot, compare in ((cheap, operator.gt), (dear, operator.lt)):
+        assert compare(planned_size(TOP, pilot, 0, **plan), planned_size(TOP, pilot, 0, **plan, quantile=0.5))
+
+
 def test_a_plan_below_one_half_follows_the_runner_up() -> None:
     """Two-class: p_A = 0.44 against 0.3 is worth some samples, though not all; with p_A below p_B none are."""
     plan: dict[str, Any] = {"n": 100_000, "alpha": 0.001, "tolerance": 0.05}
     assert 0 < needed(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
     assert needed(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
     assert needed(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
-    plan["quantile"] = 0.7
-    assert 0 < planned_size(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
-    assert planned_size(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
-    assert planned_size(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
+    for quantile in (0.7, None):
+        plan["quantile"] = quantile
+        assert 0 < planned_size(TWO, np.array([220, 150, 130, 0]), 0, **plan) < 20_000
+        assert planned_size(TOP, np.array([200, 160, 140, 0]), 0, **plan) == 0
+        assert planned_size(TWO, np.array([100, 200, 200, 0]), 0, **plan) == 0
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 49, 50, 51, 100, 1000, 10**6])

@@ -306,7 +306,7 @@ def test_stopping_gives_what_is_proven_so_far() -> None:
 
 
 def test_refusals(predictor_of: Callable[..., Predictor], half_space: Callable[[Array], Array]) -> None:
-    with pytest.raises(SettingError, match="export --members"):
+    with pytest.raises(SettingError, match="export --votes"):
         predictor_of(half_space).certify(IMAGE, members=True)
     with pytest.raises(CardError, match="betas of at least 0"):
         voters((0.5, -0.3, 0.2))

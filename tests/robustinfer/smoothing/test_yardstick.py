@@ -1,4 +1,4 @@
-"""The yardstick: Wald's figures in closed form, and what no procedure beats."""
+"""The yardstick: Wald's figures in closed form, and how they change with the question."""
 
 import math
 from typing import Any
