@@ -37,8 +37,7 @@ def finished(model: ir.Model, card: Card, *, sampler: bool) -> Callable[[Card], 
         attach_sampler(model, card)
     model.producer_name, model.producer_version = "robustinfer", __version__
     proto = ir.to_proto(model)
-    # Shapes of intermediate values are inferred by every reader; the stored ones get stale when tools change the graph.
-    del proto.graph.value_info[:]
+    _forget_shapes(proto.graph)
     if proto.ByteSize() >= _LIMIT:
         raise ExportError(
             f"One ONNX file holds less than 2 GB; this ensemble takes {proto.ByteSize() / 2**30:.1f} GB: "
@@ -48,10 +47,20 @@ def finished(model: ir.Model, card: Card, *, sampler: bool) -> Callable[[Card], 
     return lambda final: with_card(proto, final)
 
 
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    """Drop the shapes of values in between: every reader infers them, and stored ones get stale when tools change the
+    graph. Those behind branches (the sampler's) are not inferred, and stay: without them ONNX Runtime plans no reuse of
+    memory, and is 5 to 15 % slower (measured, 5 x ResNet-20)."""
+    branched = {name for node in graph.node if node.op_type == "If" for name in node.output}
+    kept = [value for value in graph.value_info if value.name in branched]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+
+
 def scores_graph(
     module: nn.Module, example: Tensor, *, opset: int | None, outputs: Sequence[str] = ("scores",)
 ) -> ir.Model:
-    """A module as a graph with a free batch, from `image` to these outputs."""
+    """A module as a graph with a dynamic batch, from `image` to these outputs."""
     if opset is not None and opset not in OPSETS:
         raise ExportError(f"An ONNX export has opset {OPSETS[0]} to {OPSETS[-1]}; found {opset}.")
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
@@ -112,7 +121,7 @@ def _check(proto: onnx.ModelProto) -> None:
         training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
         if node.op_type == "Dropout" or training or node.op_type.startswith("Random"):
             raise ExportError(
-                f"The graph has a {node.op_type} that acts as in training ({node.name}): "
+                f"The graph has a {node.op_type} that behaves as in training mode ({node.name}): "
                 "an ensemble is exported in evaluation mode, and its members must be deterministic."
             )
     onnx.checker.check_model(proto, full_check=True)

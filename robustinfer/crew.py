@@ -1,7 +1,6 @@
 """Who does the work of an engine run: the threads that draw its noise, and what is known of the engine's speed."""
 
 import os
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -40,11 +39,12 @@ class Pace:
 
 
 class Crew:
-    """Threads that draw noise, while the engine waits for it. The work may be cut anywhere: noise is counted."""
+    """Who draws noise: the caller, while its engine waits, and other threads. The work may be cut anywhere: noise is
+    counted."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = min(threads or _processors(), 8)
-        self._pool = ThreadPoolExecutor(self._threads, "robustinfer-noise") if self._threads > 1 else None
+        self._pool = ThreadPoolExecutor(self._threads - 1, "robustinfer-noise") if self._threads > 1 else None
 
     def draw(self, pieces: list[Piece], buffer: npt.NDArray[np.float32]) -> int:
         """Fill the buffer with the noisy images of the pieces; returns their number."""
@@ -60,7 +60,13 @@ class Crew:
         if self._pool is not None and total * values > _WORTH_A_THREAD:
             # When the interpreter ends, pools take no more work, while submitted jobs may still be on their way.
             with suppress(RuntimeError):
-                deque(self._pool.map(Question.draw, *zip(*tasks, strict=True)), maxlen=0)
+                others = [(self._pool.submit(Question.begin_draw, *task), task) for task in tasks[1:]]
+                Question.draw(*tasks[0])
+                for other, task in reversed(others):
+                    if other.cancel():  # nobody has begun it: pieces of several jobs are not of one size
+                        Question.draw(*task)
+                    else:
+                        other.result()()
                 return end
         for task in tasks:
             Question.draw(*task)

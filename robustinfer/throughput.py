@@ -18,7 +18,7 @@ from .predictor import Predictor
 from .smoothing.domains import noise_name
 from .smoothing.noise import add_noise
 
-__all__ = ["FileSpeed", "Throughput", "compare_throughput", "measure_throughput", "samples_of"]
+__all__ = ["BatchSpeed", "FileSpeed", "Throughput", "compare_throughput", "measure_throughput", "samples_of"]
 
 Pixels = npt.NDArray[np.uint8]
 

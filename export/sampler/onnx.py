@@ -65,6 +65,8 @@ def attach_sampler(model: ir.Model, card: Card) -> None:
         then_branch=before.branch("images_and_samples", lambda b: _with_samples(b, image, inputs, card, sigma)),
         else_branch=before.branch("images_only", lambda b: b.op("Identity", image)),
     )
+    # Said, because shapes are not inferred through branches, and memory is planned only where shapes are known.
+    rows.type, rows.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["rows", *card.input.shape])
     # Every reader of the image but the sampler now reads the longer batch.
     samplers = set(before.tape.nodes)
     for node, index in list(image.uses()):
@@ -213,33 +215,36 @@ def _eight_bits(b: _Builder, words: ir.Value, pixels: ir.Value, sigma: float, la
     """float32(x + N) * float32(1/255), with x on the grid of 8-bit images; all integers here are exact in float32."""
     rows = _in_order(b, words, layout.words // 4, layout.words)
     lanes = _lanes(b, b.op("Slice", rows, b.ints(0), b.ints(layout.lanes), b.ints(1)), layout)
-    values = b.op("Gather", b.array("integer/cells", integer_table(sigma).cells), lanes, axis=0)
-    flat = b.op("Reshape", values, b.ints(-1))
-    opened = b.op("Equal", values, b.scalar(OPEN, np.float32))
-    places = _places(b, b.op("Reshape", opened, b.ints(-1)))
-    more = b.shift(_reserve_words(b, rows, opened, places, layout), LANE_BITS)
-    top = b.op("Gather", b.op("Reshape", lanes, b.ints(-1)), places, axis=0)
+    # GatherElements, because ONNX Runtime's Gather copies single values by a call each.
+    cells = b.op("GatherElements", b.array("integer/cells", integer_table(sigma).cells), lanes, axis=0)
+    places = _places(b, b.op("Equal", cells, b.scalar(OPEN, np.float32)))
+    more = b.shift(_reserve_words(b, rows, places, layout), LANE_BITS)
+    top = b.op("Cast", b.op("Gather", lanes, places, axis=0), to=ir.DataType.INT64)
     settled = _settle(b, b.op("Add", b.op("Mul", top, b.scalar(1 << 64 - LANE_BITS, np.int64)), more), sigma)
-    noise = b.op("ScatterElements", flat, places, settled, axis=0)
+    noise = b.op("ScatterElements", cells, places, settled, axis=0)
     grid = b.op("Round", b.op("Mul", pixels, b.scalar(float(LEVELS), np.float32)))
     total = b.op("Add", b.op("Reshape", noise, b.ints(-1, layout.size)), grid)
     return b.op("Mul", total, b.scalar(1 / LEVELS, np.float32))
 
 
 def _lanes(b: _Builder, words: ir.Value, layout: LaneLayout) -> ir.Value:
-    """The lanes of words (count, lanes), an array (count, size): four per word, low bits first."""
+    """The lanes of words (count, lanes), a flat array of (count, size): four per word, low bits first."""
     unsigned = b.op("Reshape", b.op("Cast", words, to=ir.DataType.UINT64), b.ints(-1, layout.lanes, 1))
     shifts = b.array("lanes/shifts", np.arange(0, 64, LANE_BITS, dtype=np.uint64))
-    shifted = b.op("Cast", b.op("BitShift", unsigned, shifts, direction="RIGHT"), to=ir.DataType.INT64)
-    lanes = b.op("BitwiseAnd", shifted, b.scalar((1 << LANE_BITS) - 1, np.int64))
-    rows = b.op("Reshape", lanes, b.ints(-1, 4 * layout.lanes))
-    return rows if layout.size == 4 * layout.lanes else b.op("Slice", rows, b.ints(0), b.ints(layout.size), b.ints(1))
+    shifted = b.op("BitShift", unsigned, shifts, direction="RIGHT")
+    lanes = b.op("Cast", b.op("BitwiseAnd", shifted, b.scalar((1 << LANE_BITS) - 1, np.uint64)), to=ir.DataType.INT32)
+    if layout.size != 4 * layout.lanes:
+        rows = b.op("Reshape", lanes, b.ints(-1, 4 * layout.lanes))
+        lanes = b.op("Slice", rows, b.ints(0), b.ints(layout.size), b.ints(1))
+    return b.op("Reshape", lanes, b.ints(-1))
 
 
-def _reserve_words(b: _Builder, words: ir.Value, opened: ir.Value, places: ir.Value, layout: LaneLayout) -> ir.Value:
+def _reserve_words(b: _Builder, words: ir.Value, places: ir.Value, layout: LaneLayout) -> ir.Value:
     """For each open value the reserve word of its rank among the open values of its sample."""
     rows = b.op("Div", places, b.scalar(layout.size, np.int64))
-    counts = b.op("ReduceSum", b.op("Cast", opened, to=ir.DataType.INT64), b.ints(1), keepdims=0)
+    none = b.op("Expand", b.ints(0), b.op("Shape", words, start=0, end=1))
+    ones = b.op("Expand", b.ints(1), b.op("Shape", places))
+    counts = b.op("ScatterElements", none, rows, ones, axis=0, reduction="add")
     before = b.op("CumSum", counts, b.scalar(0, np.int64), exclusive=1)
     length = b.op("Reshape", b.op("Shape", places), b.ints())
     running = b.op("Range", b.scalar(0, np.int64), length, b.scalar(1, np.int64))

@@ -19,14 +19,15 @@ probability, so a sample pays 2^-40 of total variation beside what the table cos
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .tables import coarse_table
 
-__all__ = ["LANE_BITS", "OVERFLOW", "LaneLayout", "lane_cells", "lane_layout", "settle_lanes"]
+__all__ = ["LANE_BITS", "OVERFLOW", "LaneLayout", "lane_cells", "lane_layout", "look_up_lanes", "settle_open"]
+
+Words = npt.NDArray[np.uint64]
 
 LANE_BITS = 16
 OVERFLOW = 2.0**-40
@@ -71,22 +72,54 @@ def lane_cells(sigma: float) -> npt.NDArray[np.float32]:
     return cells
 
 
-def settle_lanes(drawn: npt.NDArray[np.uint64], sigma: float, layout: LaneLayout, out: npt.NDArray[np.float32]) -> None:
-    """Turn the words of samples, of shape (count, words), into noise in whole grid steps, of shape (count, size)."""
+def look_up_lanes(drawn: Words, sigma: float, layout: LaneLayout, out: npt.NDArray[np.float32]) -> None:
+    """Turn the words of samples, of shape (count, words), into noise in whole grid steps, of shape (count, size); what
+    the lanes leave open is infinite."""
+    # Nothing to clip: it only spares the check of the bounds.
+    np.take(lane_cells(sigma), _lanes(drawn, layout), out=out, mode="clip")
+
+
+def settle_open(drawn: Words, sigma: float, layout: LaneLayout, places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """The noise of the open values, of which all `places` among those of the samples are given, in their order."""
     size = layout.size
-    packed = np.ascontiguousarray(drawn[:, : layout.lanes]).astype("<u8", copy=False)
-    lanes = packed.view("<u2")[:, :size]
-    np.take(lane_cells(sigma), lanes, out=out, mode="clip")  # nothing to clip: it only spares the check of the bounds
-    found = out.reshape(-1)
-    places = np.flatnonzero(np.isinf(found))
     rows = places // size
     starts = np.searchsorted(places, size * np.arange(len(drawn)))  # the first open value of each sample
     ranks = np.arange(len(places)) - starts[rows]
     more = drawn[rows, layout.lanes + ranks % layout.reserve] >> np.uint64(LANE_BITS)
-    words = lanes[rows, places - size * rows].astype(np.uint64) << np.uint64(64 - LANE_BITS) | more
-    found[places] = _number(words, sigma)
+    return _OpenCells.of(sigma).settle(_lanes(drawn, layout)[rows, places - size * rows], more)
 
 
-def _number(words: npt.NDArray[np.uint64], sigma: float) -> npt.NDArray[Any]:
-    table = coarse_table(sigma)
-    return np.searchsorted(table.thresholds, words, side="right") + table.smallest
+def _lanes(drawn: Words, layout: LaneLayout) -> npt.NDArray[np.uint16]:
+    """The lanes of samples, of shape (count, size)."""
+    return drawn[:, : layout.lanes].astype("<u8", copy=False).view("<u2")[:, : layout.size]
+
+
+@dataclass(frozen=True)
+class _OpenCells:
+    """How 48 bits more settle a value. Nearly every open cell holds one threshold: a comparison instead of a search."""
+
+    thresholds: npt.NDArray[np.uint64]
+    smallest: int
+    below: npt.NDArray[np.intp]  # for each lane: how many thresholds lie below its cell
+    crowded: npt.NDArray[np.bool_]  # whether the cell holds several
+
+    @staticmethod
+    @functools.lru_cache(maxsize=16)
+    def of(sigma: float) -> "_OpenCells":
+        """The open cells of one sigma."""
+        table = coarse_table(sigma)
+        cells = table.thresholds >> np.uint64(64 - LANE_BITS)
+        held = np.bincount(cells.astype(np.intp), minlength=2**LANE_BITS)
+        # A threshold at the very start of a cell counts as within: the comparison finds it passed.
+        return _OpenCells(table.thresholds, table.smallest, np.cumsum(held) - held, held > 1)
+
+    def settle(self, lanes: npt.NDArray[np.uint16], more: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+        """N = smallest + #{k: T_k <= word} of the words that consist of an open lane and 48 bits more."""
+        words = lanes.astype(np.uint64) << np.uint64(64 - LANE_BITS) | more
+        found: npt.NDArray[np.intp] = self.below[lanes]
+        found += self.thresholds[found] <= words
+        crowded = np.flatnonzero(self.crowded[lanes])
+        if len(crowded):
+            found[crowded] = np.searchsorted(self.thresholds, words[crowded], side="right")
+        found += self.smallest
+        return found

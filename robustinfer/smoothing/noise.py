@@ -13,6 +13,7 @@ in blocks of four 64-bit words. A sample that takes w words has B = ceil(w/4) bl
 """
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from .domains import COARSE_LEVELS, FINE_LEVELS, GridDomain, NoiseName, domain_of_noise
-from .lanes import lane_layout, settle_lanes
+from .lanes import lane_layout, look_up_lanes, settle_open
 from .tables import coarse_table, fine_table
 
 __all__ = [
     "add_noise",
+    "begin_noise",
     "continuous",
     "derive_seed",
     "fresh_seed",
@@ -37,7 +39,7 @@ __all__ = [
 
 Words = npt.NDArray[np.uint64]
 
-_CHUNK = 1 << 16  # words turned into noise at once: small enough for all intermediate arrays to stay in the cache
+_CHUNK = 1 << 18  # values turned into noise at once: few enough for the arrays in between to stay in the second cache
 
 
 def fresh_seed() -> int:
@@ -133,39 +135,79 @@ def add_noise(
 
     The image is uint8 in the 8-bit domain, uint8 or float32 in the 16-bit domain, and float32 for continuous noise.
     """
+    begin_noise(image, noise=noise, sigma=sigma, seed=seed, first=first, out=out)()
+
+
+def begin_noise(
+    image: npt.NDArray[Any],
+    *,
+    noise: NoiseName,
+    sigma: float,
+    seed: int,
+    first: int,
+    out: npt.NDArray[np.float32],
+) -> Callable[[], None]:
+    """As `add_noise`, in two parts: `out` is filled when what is returned has been called, too.
+
+    The first part is long calls that leave the interpreter to others, so threads do it side by side. The second is
+    many short ones, between which threads would wait for each other (measured: longer than the work takes).
+    """
     count, size = len(out), image.size
     pixels, target = image.reshape(-1), out.reshape(count, size)
     rows = max(1, _CHUNK // max(size, 1))
-    add = {"philox4x64-10/lanes": _add_lanes, "philox4x64-10/continuous": _add_continuous}.get(noise, _add_steps)
-    base = {"8-bit": pixels.astype(np.float32), "16-bit": on_fine_grid(pixels)}.get(domain_of_noise(noise), pixels)
-    stream = _Stream(seed, first, lane_layout(float(sigma), size).words if add is _add_lanes else size)
+    begin = {"philox4x64-10/lanes": _begin_lanes, "philox4x64-10/continuous": _add_continuous}.get(noise, _add_steps)
+    domain = domain_of_noise(noise)
+    base = pixels.astype(np.float32) if domain == "8-bit" else on_fine_grid(pixels) if domain == "16-bit" else pixels
+    stream = _Stream(seed, first, lane_layout(float(sigma), size).words if begin is _begin_lanes else size)
+    rest: list[Callable[[], None]] = []
     for row in range(0, count, rows):
         some = target[row : row + rows]
-        add(base, noise, float(sigma), stream.draw(len(some)), some)
+        rest.append(begin(base, noise, float(sigma), stream.draw(len(some)), some))
+
+    def finish_all() -> None:
+        for finish in rest:
+            finish()
+
+    return finish_all
 
 
-def _add_lanes(
+def _begin_lanes(
     base: npt.NDArray[Any], noise: NoiseName, sigma: float, drawn: Words, out: npt.NDArray[np.float32]
-) -> None:
-    settle_lanes(drawn, sigma, lane_layout(sigma, base.size), out)
-    out += base
-    out *= _step(noise)
+) -> Callable[[], None]:
+    layout, step = lane_layout(sigma, base.size), _step(noise)
+    look_up_lanes(drawn, sigma, layout, out)
+    np.add(out, base, out=out)
+    np.multiply(out, step, out=out)
+    found = out.reshape(-1)
+    places = np.flatnonzero(np.isinf(found))  # what was open is still infinite
+
+    def finish() -> None:
+        steps = settle_open(drawn, sigma, layout, places).astype(np.float32)
+        found[places] = (steps + base[places % base.size]) * step
+
+    return finish
 
 
 def _add_steps(
     base: npt.NDArray[Any], noise: NoiseName, sigma: float, drawn: Words, out: npt.NDArray[np.float32]
-) -> None:
+) -> Callable[[], None]:
     domain: GridDomain = "8-bit" if domain_of_noise(noise) == "8-bit" else "16-bit"
     np.add(grid_steps(drawn, sigma, domain), base, out=out, dtype=base.dtype, casting="unsafe")
     out *= _step(noise)
+    return _nothing_left
 
 
 def _add_continuous(
     base: npt.NDArray[Any], noise: NoiseName, sigma: float, drawn: Words, out: npt.NDArray[np.float32]
-) -> None:
+) -> Callable[[], None]:
     z = continuous(drawn)
     z *= sigma
     np.add(z.astype(np.float32), base, out=out)
+    return _nothing_left
+
+
+def _nothing_left() -> None:
+    """The second part of noise that has none."""
 
 
 def _step(noise: NoiseName) -> np.float32:

@@ -24,7 +24,7 @@ from robustinfer import Predictor
 from robustinfer.card import Card, InputSpec
 from robustinfer.errors import ExportError
 from robustinfer.smoothing.domains import DOMAINS, GridDomain, noise_name
-from robustinfer.smoothing.lanes import LaneLayout, lane_cells, settle_lanes
+from robustinfer.smoothing.lanes import LaneLayout, lane_cells, look_up_lanes, settle_open
 from robustinfer.smoothing.noise import add_noise, grid_steps, thresholds, words
 
 from ..conftest import make_ensemble
@@ -133,7 +133,9 @@ def test_all_samplers_take_the_reserve_in_the_same_order(size: int, reserve: int
     layout, sigma = LaneLayout(size, -(-size // 4), reserve), 1.0
     drawn = np.ascontiguousarray(words(3, 0, 7, layout.words))
     steps = np.empty((7, size), dtype=np.float32)
-    settle_lanes(drawn, sigma, layout, steps)
+    look_up_lanes(drawn, sigma, layout, steps)
+    places = np.flatnonzero(np.isinf(steps))
+    steps.reshape(-1)[places] = settle_open(drawn, sigma, layout, places)
     expected = (steps + np.float32(10)) * np.float32(1 / 255)
     for found in eight_bit_samples(drawn, np.full((1, size), 10 / 255, dtype=np.float32), sigma, layout):
         assert np.array_equal(found, expected)
@@ -255,3 +257,12 @@ def test_a_sampler_needs_sigma_and_a_format_that_has_one(tmp_path: Path) -> None
     with pytest.raises(ExportError, match="no sampler"):
         export_ensemble(ensemble, card, tmp_path / "model.pt2", sampler=True)
     assert not any(tmp_path.iterdir())
+
+
+def test_the_longer_batch_has_a_shape_from_which_memory_is_planned(sampler_files: dict[str, Path]) -> None:
+    graph = onnx.load(sampler_files["sampler.onnx"]).graph
+    described = {value.name: value.type.tensor_type.shape.dim for value in graph.value_info}
+    ((name, dims),) = ((name, dims) for name, dims in described.items() if len(dims) == 4)
+    assert [dim.dim_param or dim.dim_value for dim in dims] == ["rows", 3, 9, 7]
+    assert any(name in node.input for node in graph.node)
+    assert not onnx.load(sampler_files["plain.onnx"]).graph.value_info
