@@ -86,7 +86,7 @@ class Parity:
 
 
 def synthetic_images(spec: InputSpec, count: int = 8) -> Images:
-    """Images for a run whose data is not at hand: black, white, ramps and random pixels, always the same ones."""
+    """Images for a run whose data is not available: black, white, ramps and random pixels, always the same ones."""
     generator = np.random.Generator(np.random.Philox(key=_SEED))
     images = generator.integers(0, 256, (count, *spec.shape), dtype=np.uint8)
     images[0], images[1 % count] = 0, 255
@@ -234,7 +234,7 @@ class _Comparison:
         if self.undecided > _UNDECIDED * self.compared:
             raise ExportError(
                 f"Rounding decides for {self.undecided} of {self.compared} samples when they leave the cascade, more "
-                f"than {_UNDECIDED:.0%}: its thresholds lie where the margins do. Ask for another agreement, or leave "
+                f"than {_UNDECIDED:.0%}: its thresholds fall among the margins. Ask for another agreement, or leave "
                 "--cascade out; no file was kept."
             )
         if self.difference > self.tolerance * self.largest:

@@ -3,7 +3,7 @@
 import io
 import zipfile
 
-__all__ = ["pack", "unpack"]
+__all__ = ["unzipped", "zipped"]
 
 _ROOT = "model"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment a zip archive can name
@@ -11,13 +11,13 @@ _ALIGNMENT = 64  # torch maps records into memory, and wants them on such a boun
 _PADDING = b"FB"  # the extra field torch itself pads with
 
 
-def unpack(archive: bytes) -> dict[str, bytes]:
+def unzipped(archive: bytes) -> dict[str, bytes]:
     """The records of an archive that torch wrote, without the folder they all lie in."""
     with zipfile.ZipFile(io.BytesIO(archive)) as reader:
         return {info.filename.partition("/")[2]: reader.read(info) for info in reader.infolist()}
 
 
-def pack(records: dict[str, bytes]) -> bytes:
+def zipped(records: dict[str, bytes]) -> bytes:
     """An archive of these records, in this order, uncompressed and aligned, without dates or names of this machine."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as writer:

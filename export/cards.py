@@ -73,7 +73,7 @@ def _training(run: "Run") -> dict[str, Any]:
 def run_images(
     run: "Run", root: str | os.PathLike[str], *, split: str = "test", count: int = _COMPARED, required: bool = False
 ) -> Images | None:
-    """The first images of a split of the run's data; if it is not at hand synthetic ones, or None if `required`."""
+    """The first images of a split of the run's data; if it is not available synthetic ones, or None if `required`."""
     data = _data(run, root, split)
     if data is None:
         return None if required else synthetic_images(run.input)
@@ -81,7 +81,7 @@ def run_images(
 
 
 def held_out_images(run: "Run", root: str | os.PathLike[str], count: int = _MEASURED) -> HeldOut | None:
-    """Test images with their labels, evenly over the whole, or None if the run's data is not at hand."""
+    """Test images with their labels, evenly over the whole, or None if the run's data is not available."""
     data = _data(run, root, "test")
     if data is None:
         return None

@@ -20,7 +20,7 @@ from robustinfer.errors import ExportError
 
 from .fusion import EnsembleLike
 
-__all__ = ["Cascade", "CascadeReference", "Rule", "margins", "walk"]
+__all__ = ["Cascade", "CascadeReference", "Rule", "Terms", "margins", "walk"]
 
 Terms = npt.NDArray[np.float32]
 
@@ -125,18 +125,18 @@ class Cascade(nn.Module):
     thresholds: list[float]
     leaving: list[bool]
 
-    def __init__(self, front: nn.Module, members: Sequence[nn.Module], weights: Sequence[float], rule: Rule) -> None:
+    def __init__(self, front: nn.Module, members: Sequence[nn.Module], factors: Sequence[float], rule: Rule) -> None:
         super().__init__()
         self.front, self.first = front, members[rule.order[0]]
         self.later = nn.ModuleList(members[position] for position in rule.order[1:])
-        self.weights = [weights[position] for position in rule.order]
+        self.factors = [factors[position] for position in rule.order]
         self.consensus = rule.consensus
         self.leaving = [rule.leaves(step) for step in range(1, len(rule.order))]
         self.thresholds = [float(threshold) for threshold in rule.thresholds] or [0.0] * len(self.leaving)
 
     def forward(self, image: Tensor) -> Tensor:
         features = self.front(image)
-        total = self.weights[0] * self.first(features)
+        total = self.factors[0] * self.first(features)
         label = total.argmax(1)
         agreed = torch.ones_like(label, dtype=torch.bool)
         rows = torch.arange(total.shape[0], device=total.device)
@@ -152,7 +152,7 @@ class Cascade(nn.Module):
                 rows, features, total = rows[kept], features[kept], total[kept]
                 label, agreed = label[kept], agreed[kept]
             if rows.numel() > 0:
-                term = self.weights[step + 1] * member(features)
+                term = self.factors[step + 1] * member(features)
                 agreed = torch.logical_and(agreed, term.argmax(1) == label)
                 total = total + term
                 scores = scores.index_copy(0, rows, total)

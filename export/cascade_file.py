@@ -54,8 +54,8 @@ def check_cascade(
         check_members(len(card.members), wanted if isinstance(wanted, CascadeOptions) else CascadeOptions())
     if format == "pt2":
         raise ExportError(
-            "torch.export cannot write a batch that shrinks on its way, so there is no cascade as .pt2: export it as "
-            ".onnx or .pt."
+            "torch.export cannot write a batch that shrinks along the way, so there is no cascade as .pt2: export it "
+            "as .onnx or .pt."
         )
     if precision == "fp16":
         raise ExportError("A cascade is a file of float32 or int8: choose one of them, or leave --cascade out.")
@@ -64,7 +64,7 @@ def check_cascade(
     if fitting is None:
         raise ExportError(
             "A cascade is fitted on held-out images of the training data, under noise, and the data of this run is not "
-            "at hand: name its folder with --data."
+            "available: name its folder with --data."
         )
     check_fitting(fitting)
 
@@ -161,7 +161,7 @@ def _torch_terms(fused: Fused) -> Scorer:
     def terms(images: npt.NDArray[np.float32]) -> Terms:
         with torch.inference_mode():
             features = fused.front(torch.from_numpy(images))
-            found = [w * member(features) for member, w in zip(fused.members, fused.weights, strict=True)]
+            found = [factor * member(features) for member, factor in zip(fused.members, fused.factors, strict=True)]
             stacked: Terms = torch.stack(found).numpy()
         return stacked
 

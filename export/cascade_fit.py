@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from robustinfer.errors import ExportError
+from robustinfer.errors import ArgumentError, ExportError
 
 from .acceptance import Images, noisy_copies
 from .cascade import Rule, Terms, margins, walk
@@ -39,12 +39,12 @@ Flags = npt.NDArray[np.bool_]
 class CascadeOptions:
     """What a cascade is to keep: the share of noisy samples with the plain ensemble's label; or leave by consensus."""
 
-    agreement: float = 0.995
+    agreement: float = 0.999
     consensus: int = 0
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.agreement < 1:
-            raise ExportError(f"The agreement of a cascade is a share from 0.5 to below 1; found {self.agreement:g}.")
+            raise ArgumentError(f"The agreement of a cascade is a share from 0.5 to below 1; found {self.agreement:g}.")
 
 
 def check_members(count: int, options: CascadeOptions) -> None:

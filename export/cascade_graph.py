@@ -98,8 +98,8 @@ class _Apart(torch.nn.Module):
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
         features = self.fused.front(image)
-        pairs = zip(self.fused.members, self.fused.weights, strict=True)
-        terms = [member(features) if weight == 1.0 else weight * member(features) for member, weight in pairs]
+        pairs = zip(self.fused.members, self.fused.factors, strict=True)
+        terms = [member(features) if factor == 1.0 else factor * member(features) for member, factor in pairs]
         return (features, *terms) if self.shares else tuple(terms)
 
 

@@ -191,7 +191,7 @@ def export_run(
     each member, and a runtime certifies each of them and combines the votes. By default a run of minimax boosting,
     whose ensemble is a vote, becomes such a file, and every other run a file of ensemble scores.
 
-    Acceptance compares on test images of the run's data where they are at hand (`data` is the folder of data sets),
+    Acceptance compares on test images of the run's data where they are available (`data` is the folder of data sets),
     else on synthetic images.
     """
     from robust.train.members.ensemble import Ensemble

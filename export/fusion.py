@@ -35,26 +35,26 @@ class EnsembleLike(Protocol):
 
 
 class Fused(nn.Module):
-    """The whole ensemble as one module; `weights` holds the betas that could not be folded, 1 for all others.
+    """The whole ensemble as one module; `factors` are the betas that could not be folded, 1 for all others.
 
     `front` is what all members share: their normalisation, and their trunk if they have one. With `apart` the members'
     scores are not added up but given side by side, (batch, members, classes).
     """
 
     def __init__(
-        self, members: Sequence[nn.Module], weights: Sequence[float], front: nn.Module, *, apart: bool = False
+        self, members: Sequence[nn.Module], factors: Sequence[float], front: nn.Module, *, apart: bool = False
     ) -> None:
         super().__init__()
         self.apart = apart
         self.front = front
         self.members = nn.ModuleList(members)
-        self.weights = tuple(weights)
+        self.factors = tuple(factors)
 
     def forward(self, image: Tensor) -> Tensor:
         shared = self.front(image)
         terms = [
-            member(shared) if weight == 1.0 else weight * member(shared)
-            for member, weight in zip(self.members, self.weights, strict=True)
+            member(shared) if factor == 1.0 else factor * member(shared)
+            for member, factor in zip(self.members, self.factors, strict=True)
         ]
         if self.apart:
             return torch.stack(terms, dim=1)
@@ -80,7 +80,7 @@ class _Normalise(nn.Module):
 def fuse(ensemble: EnsembleLike, spec: InputSpec, *, apart: bool = False) -> Fused:
     """One module with the scores of the ensemble, on the CPU, in single precision; the ensemble is left alone.
 
-    With `apart` it gives each member's own scores, without its weight.
+    With `apart` it gives each member's own scores, without its beta.
     """
     members = list(ensemble.members)
     betas = [float(beta) for beta in ensemble.betas]
@@ -92,8 +92,8 @@ def fuse(ensemble: EnsembleLike, spec: InputSpec, *, apart: bool = False) -> Fus
     front, members = _share_trunk(members, images) or _share_normalisation(members)
     trial = front(images)
     folded = [_fold_beta(member, beta, trial) for member, beta in zip(members, betas, strict=True)]
-    networks, weights = [_fold_batch_norm(member, trial) for member, _ in folded], [weight for _, weight in folded]
-    return Fused(networks, weights, front, apart=apart).eval()
+    networks, factors = [_fold_batch_norm(member, trial) for member, _ in folded], [factor for _, factor in folded]
+    return Fused(networks, factors, front, apart=apart).eval()
 
 
 def _check(members: Sequence[nn.Module], betas: Sequence[float]) -> None:
@@ -111,9 +111,9 @@ def _check(members: Sequence[nn.Module], betas: Sequence[float]) -> None:
                 f"An export needs every member in evaluation mode; member {number} is in training mode "
                 f"({training[0] or 'the whole of it'}): call ensemble.eval() first."
             )
-        weights = list(member.parameters()) + [buffer for buffer in member.buffers() if buffer.is_floating_point()]
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
-            raise ExportError(f"Member {number} has weights that are not finite: the training went wrong there.")
+        tensors = list(member.parameters()) + [buffer for buffer in member.buffers() if buffer.is_floating_point()]
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+            raise ExportError(f"Member {number} has parameters that are not finite: the training went wrong there.")
 
 
 def _share_trunk(members: list[nn.Module], images: Tensor) -> tuple[nn.Module, list[nn.Module]] | None:

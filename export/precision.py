@@ -18,6 +18,7 @@ import onnx
 from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.errors import ExportError
+from robustinfer.smoothing.bounds import round_radius_down
 
 from .acceptance import HeldOut, Images, noisy_copies
 from .onnx_file import with_card
@@ -85,7 +86,7 @@ def check_calibration(precision: str, calibration: object) -> None:
     """Refuse int8 without anything to calibrate it on."""
     if precision == "int8" and calibration is None:
         raise ExportError(
-            "int8 is calibrated on noisy training images, and the data of this model is not at hand: name its "
+            "int8 is calibrated on noisy training images, and the data of this model is not available: name its "
             "folder with --data (a run) or --images (a wrapped model)."
         )
 
@@ -169,6 +170,6 @@ def certified_beside(
             radii = [one.radius if one.label == int(label) else 0.0 for label, one in pairs]
             found[name] = {
                 "certified_accuracy": float(np.mean(np.array(radii) > 0)),
-                "acr": round(float(np.mean(radii)), 6),
+                "acr": round_radius_down(float(np.mean(radii))),
             }
     return found

@@ -15,7 +15,7 @@ from torch import nn
 
 from robustinfer.card import CARD_KEY, Card
 
-from .archive import pack, unpack
+from .archive import unzipped, zipped
 from .cascade import Cascade, Rule
 from .fusion import Fused
 from .sampler.torch import Sampler
@@ -38,10 +38,10 @@ def torchscript_file(fused: nn.Module, card: Card, *, sampler: bool) -> Callable
         torch.jit.save(frozen, buffer)
     records = {
         _unmangle(name.encode()).decode(): _unmangle(content) if name.endswith((".py", "data.pkl")) else content
-        for name, content in unpack(buffer.getvalue()).items()
+        for name, content in unzipped(buffer.getvalue()).items()
         if not name.endswith((".debug_pkl", "serialization_id"))
     }
-    return lambda final: pack({**records, _CARD_RECORD: final.dumps().encode()})
+    return lambda final: zipped({**records, _CARD_RECORD: final.dumps().encode()})
 
 
 def scripted_cascade(fused: Fused, rule: Rule, card: Card) -> nn.Module:
@@ -50,7 +50,7 @@ def scripted_cascade(fused: Fused, rule: Rule, card: Card) -> nn.Module:
     with _deprecated(), torch.no_grad():
         features = fused.front(images)
         members = [_traced(member, features) for member in fused.members]
-        cascade = Cascade(_traced(fused.front, images), members, fused.weights, rule)
+        cascade = Cascade(_traced(fused.front, images), members, fused.factors, rule)
         program: nn.Module = torch.jit.script(cascade.eval())
     return program
 
@@ -85,9 +85,9 @@ def pt2_file(fused: Fused, card: Card) -> Callable[[Card], bytes]:
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     records = {
-        name: content for name, content in unpack(buffer.getvalue()).items() if not name.endswith("serialization_id")
+        name: content for name, content in unzipped(buffer.getvalue()).items() if not name.endswith("serialization_id")
     }
-    return lambda final: pack({**records, _CARD_RECORD: final.dumps().encode()})
+    return lambda final: zipped({**records, _CARD_RECORD: final.dumps().encode()})
 
 
 def _example(card: Card, batch: int) -> torch.Tensor:

@@ -89,9 +89,10 @@ def export_members(
 ) -> Joined:
     """Write one ONNX model file whose members are the ONNX model files `files`; nothing is trained.
 
-    `betas` are the members' weights: equal ones that add up to 1 if None, or fitted on up to `limit` labelled images of
-    `data` (a data set as `robust certify --data` takes it, of which `split` is read: by default its test images, or all
-    of a folder without a split). Choose images that no member was trained on, and measure the result on others.
+    `betas` multiply the members' scores: equal ones that add up to 1 if None, or fitted on up to `limit` labelled
+    images of `data` (a data set as `robust certify --data` takes it, of which `split` is read: by default its test
+    images, or all of a folder without a split). Choose images that no member was trained on, and measure the result on
+    others.
     `sigma` is needed where the cards name different ones. With `votes` the members vote one by one.
     """
     target = Path(path)

@@ -1,4 +1,4 @@
-"""Wrapping a graph: somebody else's ONNX classifier as a scores graph, pixels in [0,1] in, with a free batch.
+"""Wrapping a graph: somebody else's ONNX classifier as a scores graph, pixels in [0,1] in, with a dynamic batch.
 
 The network's own nodes are not touched, except for the constant shapes of a graph that was written for one batch size.
 What it expects of its input (normalisation, layout, type) becomes nodes in front of it; `Original` does the same
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from robustinfer.card import CARD_KEY, InputSpec
 from robustinfer.engines.external import external_files
+from robustinfer.engines.loading import existing_model
 from robustinfer.engines.onnx import OnnxEngine
 from robustinfer.errors import EngineError, ExportError, ModelFileError
 from robustinfer.version import __version__
@@ -94,9 +95,7 @@ def read_graph(
 
 
 def _load(file: Path) -> Any:
-    if not file.is_file():
-        raise ModelFileError(f"There is no model file {file}.")
-    external_files(file)  # refuses weights that lie outside of the folder, before anything reads them
+    external_files(existing_model(file))  # refuses weights that lie outside of the folder, before anything reads them
     try:
         proto = onnx.load(file)
     except Exception as error:  # protobuf's and onnx's errors have no common base class
@@ -171,7 +170,7 @@ def _check_nodes(proto: Any, file: Path) -> None:
             switched = node.input[2] not in constants or bool(constants[node.input[2]].any())
         if training or switched or node.op_type.startswith("Random") or node.op_type in {"Multinomial", "Bernoulli"}:
             raise ExportError(
-                f"{file.name} has a {node.op_type} that is random or acts as in training ({node.name}): "
+                f"{file.name} has a {node.op_type} that is random or behaves as in training mode ({node.name}): "
                 "export it in evaluation mode."
             )
 

@@ -10,7 +10,7 @@ from robustinfer.errors import ExportError
 
 from .noise import Photographs
 
-__all__ = ["check_units", "doubt"]
+__all__ = ["Array", "Numbers", "check_units", "doubt"]
 
 _IMAGES = 16
 _CLEAR = 0.1  # how much better another normalisation must do before it is named
@@ -23,7 +23,7 @@ Array = npt.NDArray[np.float32]
 def check_units(mean: Numbers, std: Numbers) -> None:
     """Refuse numbers for pixels from 0 to 255, which most pipelines have: here pixels are in [0,1]."""
     if min(std) <= 0:
-        raise ExportError(f"A std has positive numbers; found {', '.join(f'{number:g}' for number in std)}.")
+        raise ExportError(f"std must be positive; found {', '.join(f'{number:g}' for number in std)}.")
     if min(mean) >= 0 and max(mean) <= 1 and max(std) <= _LARGEST_STD:
         return
     shown = [", ".join(f"{number:g}" for number in numbers) for numbers in (mean, std)]

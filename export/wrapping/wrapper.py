@@ -293,7 +293,7 @@ def _check_float(foreign: Foreign, precision: str) -> None:
 
 
 def _freed(foreign: Foreign, original: Original, plan: _Plan) -> tuple[Any, OnnxEngine, bool]:
-    """The graph with a free batch, as it runs: tried with one, two and three images."""
+    """The graph with a dynamic batch dimension, as it runs: tried with one, two and three images."""
     probe = _trial_images(plan.spec, 3)
     expected, reason = original.scores(probe), ""
     for reshape in (False, True):
@@ -313,8 +313,8 @@ def _freed(foreign: Foreign, original: Original, plan: _Plan) -> tuple[Any, Onnx
                 continue
             return proto, engine, reshape
     raise ExportError(
-        f"{foreign.path.name} is written for a batch of {foreign.batch or 'one size'}, and cannot be freed: export it "
-        f"with a dynamic batch dimension ({reason})"
+        f"{foreign.path.name} is written for a batch of {foreign.batch or 'one size'}, and cannot be made dynamic: "
+        f"export it with a dynamic batch dimension ({reason})"
     )
 
 
@@ -368,7 +368,7 @@ def _graph_notes(foreign: Foreign, facts: Mapping[str, Any], freed: bool) -> lis
     notes = []
     if foreign.batch is not None:
         how = " (constant shapes of Reshape nodes included)" if freed else ""
-        notes.append(f"its fixed batch of {foreign.batch} is free now{how}")
+        notes.append(f"its fixed batch size of {foreign.batch} is dynamic now{how}")
     if foreign.layout == "nhwc":
         notes.append("its channels come last; the model file takes them first")
     if foreign.type_name == "uint8":

@@ -9,6 +9,7 @@ import torch
 from robust.train.members import Member as TrainMember
 from robust.train.members import build_member
 from robust.train.members.ensemble import Ensemble
+from robust.train.members.trunk import share_trunk
 from robust.train.recipe import Recipe
 from robust.train.runs.run import Run
 
@@ -62,6 +63,24 @@ def make_ensemble(
         members=tuple(CardMember(architecture, float(beta), stage) for stage, beta in enumerate(betas, start=1)),
     )
     return Ensemble(members, betas).freeze(), card
+
+
+def make_heads(count: int = 3) -> tuple[Ensemble, Card]:
+    """Heads on the trunk of the first, with random weights, and their card."""
+    spec, mean, std = InputSpec(1, 8, 8), torch.full((1,), 0.5), torch.full((1,), 0.25)
+    members: list[TrainMember] = []
+    for seed in range(count):
+        member = build_member("resnet12", input=spec, classes=4, mean=mean, std=std, width=0.25, seed=seed).eval()
+        member = share_trunk(member, 1)
+        if members:
+            assert member.trunk is not None
+            trunk = member.trunk.names()
+            own = {name: tensor for name, tensor in members[0].state_dict().items() if name in trunk}
+            member.load_state_dict(own, strict=False)
+        members.append(member)
+    ensemble = Ensemble(members, (1.0,) * count).freeze()
+    assert ensemble.trunks is not None
+    return ensemble, Card(classes=tuple("abcd"), input=spec, sigma=0.25)
 
 
 def make_run(path: Path, **changes: Any) -> Run:

@@ -18,9 +18,7 @@ from robust.export.cascade import CascadeReference, walk
 from robust.serve.service.limits import Limits
 from robust.serve.service.state import State
 from robust.serve.service.worker import Incoming, Worker
-from robust.train.members import Member, build_member
 from robust.train.members.ensemble import Ensemble
-from robust.train.members.trunk import share_trunk
 from robust.train.runs.run import Run
 from torch import Tensor, nn
 
@@ -28,10 +26,9 @@ from robustinfer import Predictor
 from robustinfer.card import Card, InputSpec
 from robustinfer.cli.main import app
 from robustinfer.engines.inspection import inspect_model
-from robustinfer.errors import ExportError
+from robustinfer.errors import ArgumentError, ExportError
 
-from ..serve.conftest import serving
-from .conftest import make_ensemble
+from .conftest import make_ensemble, make_heads
 
 IMAGES = synthetic_images(InputSpec(1, 8, 8), 40)
 BETAS = (1.0, -0.4, 0.7)
@@ -169,15 +166,6 @@ def test_a_worker_answers_with_certificates_of_cascades(made: Made, name: str) -
         assert json.loads(answer.body)["counts"] == list(predictor.certify(image, n=200, seed=5).counts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["asgi", "torchserve"])
-def test_servers_answer_with_certificates_of_cascades(made: Made, engine: str, tmp_path: Path) -> None:
-    path = made["files"]["int8.onnx"].path
-    with serving(tmp_path, f"cascade={path}", engine=engine) as server, server.client("cascade") as client:
-        found = client.certify(IMAGES.pixels[3], n=500, seed=5)
-    assert found.counts == Predictor.load(path).certify(IMAGES.pixels[3], n=500, seed=5).counts
-
-
 def test_cost(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     """What a sample costs on average, from the card; and at most, which all formats agree on."""
     found = {name: inspect_model(made["files"][name].path) for name in ("margin.onnx", "margin.pt")}
@@ -198,20 +186,7 @@ def test_cost(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_shared_trunk_is_computed_once(tmp_path: Path) -> None:
-    spec, mean, std = InputSpec(1, 8, 8), torch.full((1,), 0.5), torch.full((1,), 0.25)
-    members: list[Member] = []
-    for seed in range(3):
-        member = build_member("resnet12", input=spec, classes=4, mean=mean, std=std, width=0.25, seed=seed).eval()
-        member = share_trunk(member, 1)
-        if members:
-            assert member.trunk is not None
-            trunk = member.trunk.names()
-            own = {name: tensor for name, tensor in members[0].state_dict().items() if name in trunk}
-            member.load_state_dict(own, strict=False)
-        members.append(member)
-    ensemble = Ensemble(members, (1.0, 1.0, 1.0)).freeze()
-    assert ensemble.trunks is not None
-    card = Card(classes=tuple("abcd"), input=spec, sigma=0.25)
+    ensemble, card = make_heads()
     options: dict[str, Any] = {"cascade": CascadeOptions(agreement=0.9), "fitting": IMAGES, "samples": 50}
     exported = export_ensemble(ensemble, card, tmp_path / "heads.onnx", **options)
     cascade = exported.card.cascade
@@ -278,7 +253,6 @@ BROKEN: list[Callable[[], object]] = [
     lambda: Rule((0, 1), (float("nan"),)),
     lambda: Rule((0, 1, 2), (0.1, 0.2), consensus=2),
     lambda: Rule((0, 1), consensus=2),
-    lambda: CascadeOptions(agreement=1.0),
 ]
 
 
@@ -286,6 +260,12 @@ BROKEN: list[Callable[[], object]] = [
 def test_rules_that_make_no_sense(make: Callable[[], object]) -> None:
     with pytest.raises(ExportError):
         make()
+
+
+def test_an_agreement_that_makes_no_sense_is_a_misuse() -> None:
+    for agreement in (1.0, 0.4, float("nan")):
+        with pytest.raises(ArgumentError, match=r"from 0\.5 to below 1"):
+            CascadeOptions(agreement=agreement)
 
 
 def test_the_command_fits_on_what_the_training_held_out(
@@ -302,9 +282,11 @@ def test_the_command_fits_on_what_the_training_held_out(
 
 
 def test_the_command_refuses_what_goes_with_cascades_only(run: Run, tmp_path: Path) -> None:
-    from robustinfer.errors import ArgumentError
-
-    for options in (["--agreement", "0.9"], ["--cascade", "--agreement", "0.9", "--consensus", "2"]):
+    for options in (
+        ["--agreement", "0.9"],
+        ["--cascade", "--agreement", "0.9", "--consensus", "2"],
+        ["--cascade", "--agreement", "1.5"],
+    ):
         with pytest.raises(ArgumentError):
             app(["export", str(run.path), "--out", str(tmp_path / "a.pt"), *options], standalone_mode=False)
 

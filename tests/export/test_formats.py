@@ -1,4 +1,4 @@
-"""The files say what torch says: every format, every architecture, odd sizes, negative weights."""
+"""The files say what torch says: every format, every architecture, odd sizes, negative betas."""
 
 from pathlib import Path
 
@@ -91,11 +91,11 @@ def test_all_other_architectures(tmp_path: Path, architecture: str) -> None:
         exported(tmp_path / f"model{suffix}", architecture, [0.8], (3, 33, 35), seed=3)
 
 
-weights = st.lists(st.floats(-3, 3).filter(lambda beta: abs(beta) > 1e-3), min_size=1, max_size=5)
+betas = st.lists(st.floats(-3, 3).filter(lambda beta: abs(beta) > 1e-3), min_size=1, max_size=5)
 sizes = st.tuples(st.integers(1, 4), st.integers(8, 21), st.integers(8, 21))
 
 
-@given(st.sampled_from(SUFFIXES), weights, sizes, st.integers(0, 2**31))
+@given(st.sampled_from(SUFFIXES), betas, sizes, st.integers(0, 2**31))
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_ensembles(
     tmp_path: Path, suffix: str, betas: list[float], shape: tuple[int, int, int], seed: int
@@ -104,7 +104,7 @@ def test_random_ensembles(
 
 
 @pytest.mark.slow
-@given(st.sampled_from(SUFFIXES), st.sampled_from(QUICK), weights, sizes, st.integers(0, 2**31))
+@given(st.sampled_from(SUFFIXES), st.sampled_from(QUICK), betas, sizes, st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_many_random_ensembles(
     tmp_path: Path, suffix: str, architecture: str, betas: list[float], shape: tuple[int, int, int], seed: int

@@ -32,7 +32,7 @@ def test_every_architecture_folds_completely(architecture: str) -> None:
     ensemble, card = make_ensemble(architecture, shape=(3, 33, 35), width=width)
     fused = fuse(ensemble, card.input)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in fused.modules())
-    assert fused.weights == (1.0, 1.0)
+    assert fused.factors == (1.0, 1.0)
     assert largest_difference(ensemble, card.input) < 1e-5
 
 
@@ -209,7 +209,7 @@ class _Branching(nn.Module):
 def test_what_cannot_be_folded_stays(member: type[nn.Module]) -> None:
     torch.manual_seed(0)
     ensemble = Ensemble([member(), member()], [0.7, -1.3]).freeze()
-    assert fuse(ensemble, SPEC).weights[0] == pytest.approx(0.7)
+    assert fuse(ensemble, SPEC).factors[0] == pytest.approx(0.7)
     assert largest_difference(ensemble, SPEC) < 1e-5
 
 
@@ -239,5 +239,5 @@ def test_no_members_and_missing_weights_are_refused() -> None:
 def test_weights_that_are_not_finite_are_refused() -> None:
     ensemble, card = make_ensemble()
     next(ensemble.members[0].parameters()).data.view(-1)[0] = float("nan")
-    with pytest.raises(ExportError, match="Member 1 has weights that are not finite"):
+    with pytest.raises(ExportError, match="Member 1 has parameters that are not finite"):
         fuse(ensemble, card.input)

@@ -1,5 +1,6 @@
 """Lower precision: int8 and fp16 files pass an acceptance of their own, and are certified and replayed like others."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from robust.export.acceptance import HeldOut, synthetic_images
 
 from robustinfer import Predictor
 from robustinfer.card import InputSpec
+from robustinfer.cli.export import beside_float
 from robustinfer.errors import BatchError, ExportError
 
 from .conftest import make_ensemble
@@ -61,6 +63,17 @@ def test_a_card_says_the_precision_and_what_it_costs(exported: dict[str, Any], p
         assert 0 < measured[name]["certified_accuracy"] <= 1
         assert measured[name]["acr"] > 0
     assert "precision" not in exported["float32"].card.parity
+
+
+def test_the_command_does_not_round_a_mean_radius_up(exported: dict[str, Any]) -> None:
+    card = exported["int8"].card
+    measured = card.parity["held_out"] | {
+        "float32": {"certified_accuracy": 0.9, "acr": 0.4567},
+        "this file": {"certified_accuracy": 0.8, "acr": 0.4449},
+    }
+    words = beside_float(dataclasses.replace(card, parity=card.parity | {"held_out": measured}))
+    assert "ACR 0.444 as in int8" in words
+    assert "90.0% and 0.456 as the plain file" in words
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])

@@ -55,7 +55,7 @@ def test_scores_that_depend_on_the_batch(tmp_path: Path, suffix: str, kind: Lite
     ensemble, card = make_ensemble(betas=(1.0, 0.4))
     ensemble = Ensemble([*list(ensemble.members)[:1], BatchStatistics().eval()], (1.0, 0.4)).freeze()
     card = dataclasses.replace(card, kind=kind)
-    refused(tmp_path, "depend on the images beside it|acts as in training", ensemble, card, f"model{suffix}")
+    refused(tmp_path, "depend on the images beside it|behaves as in training mode", ensemble, card, f"model{suffix}")
 
 
 def test_classes_and_outputs_that_do_not_match(tmp_path: Path) -> None:

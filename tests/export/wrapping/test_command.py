@@ -28,7 +28,7 @@ def test_wrap_then_certify(folder: Path, robust: Robust) -> None:
     code, out, err = robust("wrap", "foreign.onnx", *options, "--sigma", "0.25", "--images", ".", "--out", "m.onnx")
     assert code == 0, err
     assert "same label as the original on 1 of 1 images" in out
-    assert "its fixed batch of 1 is free now" in err
+    assert "its fixed batch size of 1 is dynamic now" in err
     assert "under sigma 0.25 this network keeps" in err
     code, out, err = robust("certify", "m.onnx", "photo.png", "--n", "300", "--json")
     assert code == 0, err
@@ -44,6 +44,11 @@ def test_options_that_are_not_numbers(folder: Path, robust: Robust) -> None:
         code, _, err = robust(*words)
         assert code == 2
         assert f"Expected {option} as" in err
+
+
+def test_a_file_that_is_not_there(folder: Path, robust: Robust) -> None:
+    code, _, err = robust("wrap", "gone.onnx", "--classes", "labels.txt", "--out", "m.onnx")
+    assert (code, "There is no model file gone.onnx." in err) == (2, True)
 
 
 def test_a_card_beside_a_file_without_one(folder: Path, robust: Robust) -> None:

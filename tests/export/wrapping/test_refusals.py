@@ -32,7 +32,7 @@ def refused(folder: Path, match: str, source: Any, **options: Any) -> None:
         ({"classes": ("a",)}, "at least two classes; found 1"),
         ({"classes": "nowhere.txt"}, "Cannot read the class names nowhere.txt"),
         ({"mean": (0.5, 0.5)}, "mean has one number, or one for each of 3 channels; found 2"),
-        ({"std": (1.0, 0.0, 1.0)}, "std has positive numbers; found 1, 0, 1"),
+        ({"std": (1.0, 0.0, 1.0)}, "std must be positive; found 1, 0, 1"),
         ({"mean": (123.7, 116.3, 103.5), "std": 58.0}, r"found mean 123.7.*divide both by 255: --mean 0.4851,0.456"),
         ({"std": 58.0}, "divide both by 255"),
         ({"resize": "strech"}, "resize is one of .*'strech'"),
@@ -90,7 +90,9 @@ def test_graphs_that_are_not_classifiers(tmp_path: Path) -> None:
         helper.make_node("ReduceMean", ["d"], ["f"], axes=[2], keepdims=0),
         helper.make_node("ReduceMean", ["f"], ["y"], axes=[2], keepdims=0),
     ]
-    refused(tmp_path, "cannot be freed", _graph(path, mixing, [X], [("y", 1, ["N", 3])]), classes=("a", "b", "c"))
+    refused(
+        tmp_path, "cannot be made dynamic", _graph(path, mixing, [X], [("y", 1, ["N", 3])]), classes=("a", "b", "c")
+    )
 
 
 def test_files_that_are_not_graphs(tmp_path: Path) -> None:
