@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Reply = httpx.Response | httpx.TransportError | None
 
-__all__ = ["EventParser", "Exchange", "Image", "Key", "Result", "Send", "Steps"]
+__all__ = ["EventParser", "Exchange", "Image", "Key", "Reply", "Result", "Send", "Steps"]
 
 Key = PublicKey | str | os.PathLike[str]
 Image = npt.ArrayLike | bytes | str | os.PathLike[str]

@@ -19,7 +19,7 @@ def command(
     models: Annotated[
         list[Path],
         typer.Argument(
-            metavar="MODEL...", help="Model files (.onnx, .pt, .pt2); several are compared.", show_default=False
+            metavar="MODEL", help="Model files (.onnx, .pt, .pt2); several are compared.", show_default=False
         ),
     ],
     batches: Annotated[

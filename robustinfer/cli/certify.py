@@ -34,7 +34,7 @@ from .options import (
 )
 from .remarks import remark
 
-__all__ = ["command"]
+__all__ = ["command", "describe", "tell_left_out"]
 
 
 def command(
@@ -42,7 +42,7 @@ def command(
     images: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[IMAGE|FOLDER...]",
+            metavar="IMAGE|FOLDER",
             help="PNG, JPEG, PPM, WebP or npy files, or folders of them, without labels.",
             show_default=False,
         ),

@@ -15,7 +15,7 @@ def command(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN|FILES...",
+            metavar="RUN|FILE",
             help="A run folder; with --members, two or more .onnx model files.",
             show_default=False,
         ),
@@ -84,7 +84,7 @@ def command(
         float | None,
         typer.Option(
             help="With --cascade: share of noisy samples that keep the label of the plain ensemble.",
-            show_default="0.995",
+            show_default="0.999",
         ),
     ] = None,
     consensus: Annotated[
@@ -98,7 +98,7 @@ def command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Folder of data sets: acceptance compares on test images if they are there. With --members a data "
+            help="Folder of data sets: acceptance uses test images, if present. With --members a data "
             "set such as folder:held-out, on which their betas are fitted.",
             show_default="data; with --members none",
         ),
@@ -246,14 +246,16 @@ def _join(sources: list[Path], out: Path, *, json: bool, options: dict[str, Any]
 
 def beside_float(card: Any) -> str:
     """What a cascade, or a file of lower precision, certifies beside the plain float32 file, where it was measured."""
+    from ..smoothing.bounds import format_radius
+
     measured = card.parity.get("held_out")
     if not measured:
         return ""
     plain, this = measured["float32"], measured["this file"]
     words = f"{'a cascade ' if card.cascade else ''}in {card.parity.get('precision', 'float32')}"
     return (
-        f"certified accuracy {this['certified_accuracy']:.1%} and ACR {this['acr']:.3f} as {words}, "
-        f"{plain['certified_accuracy']:.1%} and {plain['acr']:.3f} as the plain file in float32 "
+        f"certified accuracy {this['certified_accuracy']:.1%} and ACR {format_radius(this['acr'])} as {words}, "
+        f"{plain['certified_accuracy']:.1%} and {format_radius(plain['acr'])} as the plain file in float32 "
         f"({measured['count']} held-out images)"
     )
 

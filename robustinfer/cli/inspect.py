@@ -9,7 +9,7 @@ from .options import CardFile, Json, Model
 if TYPE_CHECKING:
     from ..engines.inspection import Inspection
 
-__all__ = ["command"]
+__all__ = ["command", "members_asked"]
 
 
 def command(model: Model, card: CardFile = None, json: Json = False) -> None:

@@ -14,11 +14,13 @@ import typer
 
 from ..errors import RobustinferError
 from .console import print_text, stderr
+from .help import Command, Group
 
 __all__ = ["app", "leave", "main"]
 
 app = typer.Typer(
     name="robust",
+    cls=Group,
     help="Train, export, certify and serve image classifiers that resist adversarial changes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -86,7 +88,7 @@ def _announcing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for _name in _COMMANDS:
-    app.command(_name)(_announcing(import_module(f"{__package__}.{_name}").command))
+    app.command(_name, cls=Command)(_announcing(import_module(f"{__package__}.{_name}").command))
 
 
 def main() -> None:

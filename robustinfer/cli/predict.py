@@ -18,7 +18,7 @@ __all__ = ["command"]
 def command(
     model: Model,
     images: Annotated[
-        list[Path] | None, typer.Argument(metavar="IMAGE...", help="PNG, JPEG or npy files.", show_default=False)
+        list[Path] | None, typer.Argument(metavar="IMAGE", help="PNG, JPEG or npy files.", show_default=False)
     ] = None,
     n: N = PREDICT_N,
     alpha: Alpha = 0.001,
@@ -46,7 +46,7 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Label images, robustly.
+    """Classify images with the smoothed model.
 
     The label is that of the smoothed classifier, and wrong with probability at most alpha; where the votes do not
     settle it, the answer is an abstention.
@@ -65,7 +65,7 @@ def command(
                 _print(file, client.predict(file, **settings), json=json)
         return
     if not images:
-        raise ArgumentError("There is no image to label: give at least one file after the model.")
+        raise ArgumentError("There is no image to classify: give at least one file after the model.")
     from ..card import Card
     from ..explanations import plain_label
     from ..images import read_image

@@ -14,7 +14,7 @@ def command(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN|CERTIFICATES...",
+            metavar="RUN|CERTIFICATES",
             help="Run folders and JSONL files of robust certify --data, in any order; the first certificates are the "
             "model's, further ones are compared with it. A folder of robust quickstart provides everything.",
             show_default=False,

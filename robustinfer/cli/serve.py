@@ -64,8 +64,8 @@ def command(
         typer.Option(
             "--allow-seeds/--refuse-seeds",
             envvar="ROBUST_SERVE_ALLOW_SEEDS",
-            help="Let clients choose the seed. For tests only: with it they can fish for a certificate. "
-            "Default: refuse.",
+            help="Let clients choose the seed. For testing only: it lets clients retry seeds until a certificate suits "
+            "them. Default: refuse.",
             show_default=False,
         ),
     ] = None,

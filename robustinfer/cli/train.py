@@ -53,20 +53,20 @@ def command(
         typer.Option(help="Normalisation of --from: means per channel, e.g. 0.5,0.5,0.5.", show_default=False),
     ] = None,
     std: Annotated[
-        str | None, typer.Option(help="Normalisation of --from: deviations per channel.", show_default=False)
+        str | None, typer.Option(help="Normalisation of --from: standard deviations per channel.", show_default=False)
     ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Train for this long (90s, 45m, 1h30m) and let held-out images decide on what: the present member, a "
-            "head on its trunk, or a new member (docs/training.md).",
+            help="Train for this long (90s, 45m, 1h30m) and let held-out images decide what to train: the present "
+            "member, a head on its trunk, or a new member (docs/training.md).",
             show_default=False,
         ),
     ] = None,
     budget_operations: Annotated[
         float | None,
-        typer.Option(help="As --budget, for this many floating-point operations of training.", show_default=False),
+        typer.Option(help="Like --budget, but counted in floating-point operations.", show_default=False),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda[:N].")] = "auto",

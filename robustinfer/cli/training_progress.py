@@ -49,7 +49,7 @@ class TerminalWatcher:
         if pace.threads < usual:
             note(
                 f"It uses {pace.threads} thread: a step takes {pace.tried[pace.threads]:.2g} s with it and "
-                f"{pace.tried[usual]:.2g} s with {usual}. Use --threads {usual} to insist."
+                f"{pace.tried[usual]:.2g} s with {usual}. Use --threads {usual} to override."
             )
 
     def left(self) -> str:

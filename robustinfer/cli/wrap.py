@@ -74,8 +74,8 @@ def command(
 ) -> None:
     """Turn somebody else's classifier into a model file.
 
-    Normalisation moves into the graph, a fixed batch is freed, weights beside the file go into it, and the card says
-    what it is. The result is compared with the original behind its own pipeline before it takes its name.
+    Normalisation moves into the graph, a fixed batch size becomes dynamic, external weights are embedded, and the card
+    says what it is. The result is compared with the original behind its own pipeline before it takes its name.
 
     [bold]robust wrap net.onnx --classes labels.txt --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --out m.onnx[/bold]
     [bold]robust wrap torchvision.models:resnet18 --parameters net.pth --size 224 --classes l.txt --out m.onnx[/bold]

@@ -78,7 +78,7 @@ def _classes(path: Path, root: Path) -> Listing:
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if len(classes) < 2:
         raise DataError(
-            f"The folder {root} needs one sub-folder for each of two classes or more; pictures without labels are "
+            f"The folder {root} needs one sub-folder for each of at least two classes; pictures without labels are "
             f"certified with: robust certify MODEL {root}"
         )
     files: list[Path] = []
@@ -116,7 +116,7 @@ def csv_listings(path: Path) -> Listings:
     rows = list(_rows(path))
     classes = _ordered({row["label"] for row in rows})
     if len(classes) < 2:
-        raise DataError(f"{path} needs labels of two classes or more, found {len(classes)}.")
+        raise DataError(f"{path} needs labels of at least two classes, found {len(classes)}.")
     parts: dict[str, list[dict[str, str]]] = {}
     for row in rows:
         split = row.get("split", "").lower()

@@ -1,19 +1,13 @@
-"""What an engine is, and which one runs a file."""
+"""What an engine is, and what all of them share."""
 
-import os
-import zipfile
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..card import CARD_KEY, Card
-from ..errors import MissingModelError, ModelFileError
-from ..files import sha256
+from ..errors import DeviceError
 
-__all__ = ["Engine", "Loaded", "card_in_archive", "first_line", "good_batch", "load_engine"]
+__all__ = ["Engine", "cuda_index", "first_line", "good_batch"]
 
 
 class Engine(Protocol):
@@ -35,15 +29,6 @@ class Engine(Protocol):
         """Scores (N, K) of images (N, C, H, W)."""
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model file, opened."""
-
-    engine: Engine
-    card: Card | None
-    digest: str
-
-
 def good_batch(values: int) -> int:
     """A good number of samples of `values` values for one run: a power of two from 16 to 1024.
 
@@ -53,34 +38,12 @@ def good_batch(values: int) -> int:
     return max(16, min(1024, 1 << max(0, ((1 << 20) // max(values, 1)).bit_length() - 1)))
 
 
-def load_engine(path: str | os.PathLike[str], *, device: str, threads: int | None) -> Loaded:
-    """Open a model file with the engine that its suffix names."""
-    file = Path(path)
-    if not file.is_file():
-        raise MissingModelError(f"There is no model file {file}.")
-    suffix = file.suffix.lower()
-    if suffix == ".onnx":
-        from .onnx import OnnxEngine
-
-        engine = OnnxEngine(file, device=device, threads=threads)
-        text = engine.metadata.get(CARD_KEY)
-        return Loaded(engine, Card.loads(text) if text else None, engine.digest)
-    if suffix in {".pt", ".pt2"}:
-        from .torch import TorchEngine
-
-        card = card_in_archive(file)
-        return Loaded(TorchEngine(file, device=device, threads=threads), card, sha256(file))
-    raise ModelFileError(f"Expected a model file that ends in .onnx, .pt or .pt2, found {file.name}.")
-
-
-def card_in_archive(path: Path) -> Card | None:
-    """The card of a .pt or .pt2 file. Both are zip archives; torch is not needed to read it."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/{CARD_KEY}.json")]
-            return Card.loads(archive.read(names[0])) if names else None
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
-        raise ModelFileError(f"{path} is damaged, or not a TorchScript or pt2 file: {error}.") from error
+def cuda_index(device: str) -> int:
+    """The number of the graphics card that `device` names, which is "cuda" (0) or "cuda:N"."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise DeviceError(f"Expected a device auto, cpu, cuda or cuda:N, found {device!r}.")
+    return int(index or 0)
 
 
 def first_line(error: Exception) -> str:

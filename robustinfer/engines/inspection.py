@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..card import CARD_KEY, Card
-from ..errors import CardError, MissingModelError, ModelFileError
-from . import load_engine
-from .engine import card_in_archive, first_line
+from ..errors import CardError, ModelFileError
+from .engine import first_line
 from .external import model_digest, model_files
+from .loading import FORMATS, card_in_archive, load_engine, model_file
 
 __all__ = ["Inspection", "inspect_model"]
-
-_FORMATS = {".onnx": "ONNX", ".pt": "TorchScript", ".pt2": "torch.export"}
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,11 @@ class Inspection:
 
 def inspect_model(path: str | os.PathLike[str]) -> Inspection:
     """Describe a model file. Only the card is required to be readable; graph figures need onnx or torch."""
-    file = Path(path)
+    file = model_file(path)
     suffix = file.suffix.lower()
-    if not file.is_file():
-        raise MissingModelError(f"There is no model file {file}.")
-    if suffix not in _FORMATS:
-        raise ModelFileError(f"Expected a model file that ends in .onnx, .pt or .pt2, found {file.name}.")
     basics: dict[str, Any] = {
         "path": str(file),
-        "format": _FORMATS[suffix],
+        "format": FORMATS[suffix],
         "bytes": sum(part.stat().st_size for part in model_files(file)),
         "digest": model_digest(file),
     }

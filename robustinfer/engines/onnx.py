@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CardError, DeviceError, EngineError, MissingExtraError, ModelFileError
-from .engine import first_line, good_batch
+from .engine import cuda_index, first_line, good_batch
 from .external import combined_digest, external_files, model_digest
 
-__all__ = ["OnnxEngine"]
+__all__ = ["OnnxEngine", "session_options"]
 
 log = logging.getLogger("robustinfer")
 
@@ -29,17 +29,7 @@ class OnnxEngine:
     def __init__(self, path: Path, *, device: str = "auto", threads: int | None = None) -> None:
         runtime = _runtime()
         self.device, providers = _providers(device, runtime.get_available_providers())
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
-        options.log_severity_level = 3  # its warnings are about its own optimisations; errors are raised
-        # Batches vary in size, and a memory plan is kept for every size: plans cost memory and, measured, save no time.
-        options.enable_mem_pattern = False
-        # Between two runs the noise of the next one is drawn: threads that spin meanwhile only take processors from it
-        # (measured on a shared machine: a third of the processor time of a small graph).
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # Threads take small blocks of an operator as they come, so that one which the machine delays holds up none: the
-        # scores are the same, bit for bit.
-        options.add_session_config_entry("session.dynamic_block_base", "4")
+        options = session_options(threads)
         # ONNX Runtime would fall back to the CPU without a word; a user who named a device wants that device.
         if device not in {"auto", "cpu"}:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -79,6 +69,22 @@ class OnnxEngine:
         return result
 
 
+def session_options(threads: int | None = None) -> Any:
+    """How ONNX Runtime is set up here: for batches that vary in size, beside threads that draw noise."""
+    options = _runtime().SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.log_severity_level = 3  # its warnings are about its own optimisations; errors are raised
+    # Batches vary in size, and a memory plan is kept for every size: plans cost memory and, measured, save no time.
+    options.enable_mem_pattern = False
+    # Between two runs the noise of the next one is drawn: threads that spin meanwhile only take processors from it
+    # (measured on a shared machine: a third of the processor time of a small graph).
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Threads take small blocks of an operator as they come, so that one which the machine delays holds up none: the
+    # scores are the same, bit for bit.
+    options.add_session_config_entry("session.dynamic_block_base", "4")
+    return options
+
+
 def _runtime() -> Any:
     try:
         import onnxruntime
@@ -100,17 +106,15 @@ def _providers(device: str, available: list[str]) -> tuple[str, list[Any]]:
         fallback = []
     if device == "cpu":
         return "cpu", ["CPUExecutionProvider"]
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index or "0").isdigit():
-        raise DeviceError(f"Expected a device auto, cpu, cuda or cuda:N, found {device!r}.")
+    index = cuda_index(device)
     if "CUDAExecutionProvider" not in available:
         raise DeviceError(
             f"{device} was requested, but this ONNX Runtime offers only {', '.join(available)}: "
             'pip install "robustinfer[gpu]" on a machine with CUDA, or ask for the device cpu.'
         )
     # TF32 changes scores by more than float32 rounding does; certificates are replayed in full precision.
-    cuda = ("CUDAExecutionProvider", {"device_id": int(index or 0), "use_tf32": 0})
-    return f"cuda:{int(index or 0)}", [cuda, *fallback]
+    cuda = ("CUDAExecutionProvider", {"device_id": index, "use_tf32": 0})
+    return f"cuda:{index}", [cuda, *fallback]
 
 
 def _read(path: Path, options: Any) -> tuple[Any, str, list[bytes]]:

@@ -62,7 +62,7 @@ def _together(engine: Engine, batch: Rows) -> Rows:
     except EngineError as error:
         raise BatchError(
             f"Expected a graph that takes any number of images in one run; {len(batch)} of them fail: {error} Export "
-            "it with a free batch, or load it with batch=1."
+            "it with a dynamic batch dimension, or load it with batch=1."
         ) from error
 
 

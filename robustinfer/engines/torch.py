@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DeviceError, EngineError, MissingExtraError, ModelFileError
+from .engine import cuda_index
 
 __all__ = ["TorchEngine"]
 
@@ -59,12 +60,10 @@ def _device(torch: Any, device: str) -> str:
         return "cuda:0" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         return device
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index or "0").isdigit():
-        raise DeviceError(f"Expected a device auto, cpu, cuda or cuda:N, found {device!r}.")
-    if not torch.cuda.is_available() or int(index or 0) >= torch.cuda.device_count():
+    index = cuda_index(device)
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         raise DeviceError(f"{device} was requested, but torch finds {torch.cuda.device_count()} CUDA devices here.")
-    return f"cuda:{int(index or 0)}"
+    return f"cuda:{index}"
 
 
 def _load(torch: Any, path: Path, device: str) -> Any:

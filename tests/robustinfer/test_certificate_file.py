@@ -1,10 +1,6 @@
-"""Certifying a data set: nothing lost, nothing repeated, whatever is killed; shards are one whole."""
+"""Certifying a data set: every image once, whatever stops it; lines belong together, and so do shards."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +11,15 @@ import pytest
 
 from robustinfer import Predictor
 from robustinfer.certificate_file import Header, certify_data, read_certificates, shard_path
-from robustinfer.data import ImageSet, class_folders, load_images, npz_arrays, parse_shard, split_fifth
-from robustinfer.errors import ArgumentError, CertificateError, DataError
+from robustinfer.data import ImageSet
+from robustinfer.errors import CertificateError
 from robustinfer.summary import merge, summarize
-
-from ..interrupted import Moment, interrupted
 
 CONTINUOUS = (
     "if pixels and noise were added without rounding, the label of the smoothed classifier would be the same for every "
     "image at an l2 distance below the radius, except with probability at most alpha; the rounding of the sums is not "
     "covered"
 )
-ROBUST = [sys.executable, "-c", "from robustinfer.cli.main import main; main()"]
 
 
 @pytest.fixture
@@ -40,7 +33,7 @@ def predictor(predictor_of: Callable[..., Predictor], half_space: Any) -> Predic
     return predictor_of(half_space)
 
 
-def _answers(path: Path) -> list[tuple[int, int, Any]]:
+def answers(path: Path) -> list[tuple[int, int, Any]]:
     """What a file says, without the times."""
     return [
         (entry.index, entry.truth, entry.certificate.to_json() | {"seconds": 0})
@@ -65,7 +58,7 @@ def test_goes_on_after_a_line_was_cut(predictor: Predictor, images: ImageSet, tm
     for kept, partial in ((12, 30), (1, 5), (0, 40), (31, 0)):
         cut.write_bytes(b"".join(lines[:kept]) + lines[min(kept, 30)][:partial] * (partial > 0))
         list(certify_data(predictor, images, cut, n=200, seed=3))
-        assert _answers(cut) == _answers(whole)
+        assert answers(cut) == answers(whole)
 
 
 def test_a_stop_keeps_what_is_done(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
@@ -228,28 +221,6 @@ def test_a_file_with_continuous_noise_is_read_and_not_continued(
         list(certify_data(predictor, floating, path, n=200, seed=3, limit=4))
 
 
-def test_the_digest_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
-    from PIL import Image
-
-    from robustinfer import Card, InputSpec
-
-    card = Card(classes=("cat", "dog"), input=InputSpec(1, 4, 4))
-    for root in ("one", "two"):
-        for label, name in enumerate(card.classes):
-            (tmp_path / root / "test" / name).mkdir(parents=True)
-            for number in range(3):
-                picture = Image.fromarray(np.full((4, 4), 50 * label + number, np.uint8))
-                picture.save(tmp_path / root / "test" / name / f"{number}.png")
-    one, two = (load_images(f"folder:{tmp_path / root}", card) for root in ("one", "two"))
-    assert one.digest(range(6)) == two.digest(range(6)) != one.digest(range(5))
-    Image.fromarray(np.full((4, 4), 9, np.uint8)).save(tmp_path / "two" / "test" / "dog" / "2.png")
-    assert one.digest(range(5)) == two.digest(range(5))
-    assert one.digest(range(6)) != two.digest(range(6))
-    (tmp_path / "two" / "test" / "dog" / "2.png").unlink()
-    with pytest.raises(DataError, match="Cannot read the image"):
-        two.digest(range(6))
-
-
 def test_two_writers_are_refused(predictor: Predictor, images: ImageSet, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     first = certify_data(predictor, images, path, n=200)
@@ -292,140 +263,3 @@ def test_other_files_are_no_certificates(content: bytes, tmp_path: Path) -> None
 
 def test_header_names_its_images() -> None:
     assert list(Header({}, {}, "d", 10, 3, 4, 3, 0).numbers) == [3, 7, 11]
-
-
-@pytest.mark.parametrize(
-    ("text", "environment", "shard"),
-    [
-        ("1/3", {}, (1, 3)),
-        (None, {"RANK": "2", "WORLD_SIZE": "5"}, (2, 5)),
-        (None, {}, (0, 1)),
-        ("0/2", {"RANK": "1"}, (0, 2)),
-    ],
-)
-def test_shard_from_option_or_environment(
-    text: str | None, environment: dict[str, str], shard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert parse_shard(text) == shard
-
-
-@pytest.mark.parametrize("text", ["3/3", "1", "-1/2", "a/b", "0/0"])
-def test_bad_shards_are_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match="Expected a shard"):
-        parse_shard(text)
-
-
-def test_folder_of_classes(linear_model: Callable[..., Path], tmp_path: Path) -> None:
-    from PIL import Image
-
-    card = Predictor.load(linear_model(np.eye(2, 4), shape=(1, 2, 2))).card
-    for name in card.classes:
-        (tmp_path / "set" / "test" / name).mkdir(parents=True)
-        Image.fromarray(np.full((2, 2), 7, np.uint8)).save(tmp_path / "set" / "test" / name / "a.png")
-    data = load_images(f"folder:{tmp_path / 'set'}", card)
-    assert data.labels.tolist() == [0, 1]
-    assert data.read(1).tolist() == np.full((1, 2, 2), 7).tolist()
-    (tmp_path / "set" / "test" / "stranger").mkdir()
-    with pytest.raises(DataError, match="holds no images"):
-        load_images(f"folder:{tmp_path / 'set'}", card)
-    Image.fromarray(np.full((2, 2), 7, np.uint8)).save(tmp_path / "set" / "test" / "stranger" / "a.png")
-    with pytest.raises(DataError, match="'stranger', which the model does not know"):
-        load_images(f"folder:{tmp_path / 'set'}", card)
-
-
-def test_folder_without_a_split_takes_every_fifth(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        for number in range(5):
-            (tmp_path / name / f"{number}.png").touch()
-    files, labels, classes = class_folders(tmp_path, "test")
-    assert ([file.name for file in files], labels, classes) == (["4.png", "4.png"], [0, 1], ["a", "b"])
-    assert len(class_folders(tmp_path, "train")[0]) == 8
-    assert split_fifth(7, test=True).tolist() == [4]
-
-
-@pytest.mark.parametrize(
-    ("arrays", "sentence"),
-    [
-        ({"x_test": np.zeros((2, 2, 2)), "y_test": np.zeros(2, int)}, "uint8"),
-        ({"x_test": np.zeros((2, 2, 2), np.uint8)}, "holds x_test, y_test"),
-        ({"x_test": np.zeros((2, 2, 2), np.uint8), "y_test": np.zeros(3, int)}, "one whole number"),
-        ({"x_test": np.zeros((2, 5, 2, 2), np.uint8), "y_test": np.zeros(2, int)}, "N x H x W"),
-        (
-            {"x_test": np.zeros((2, 2, 2), np.uint8), "y_test": np.array([0, 5]), "classes": np.array(["a", "b"])},
-            "names 2",
-        ),
-    ],
-)
-def test_npz_files_are_checked(arrays: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "set.npz", **arrays)
-    with pytest.raises(DataError, match=sentence):
-        npz_arrays(tmp_path / "set.npz", "test")
-
-
-@pytest.mark.parametrize("spec", ["nowhere", "folder:nowhere", "npz:nowhere.npz"])
-def test_unknown_data_is_refused(spec: str, linear_model: Callable[..., Path]) -> None:
-    card = Predictor.load(linear_model(np.eye(2, 4), shape=(1, 2, 2))).card
-    with pytest.raises(DataError):
-        load_images(spec, card)
-
-
-def test_data_of_another_shape_is_refused(linear_model: Callable[..., Path]) -> None:
-    card = Predictor.load(linear_model(np.eye(10, 4), shape=(1, 2, 2))).card
-    with pytest.raises(DataError, match=r"shape \(1, 8, 8\), but the model takes \(1, 2, 2\)"):
-        load_images("digits", card)
-
-
-@pytest.fixture
-def work(linear_model: Callable[..., Path], tmp_path: Path) -> list[str]:
-    """A certification that takes a few seconds: 120 digits."""
-    weights = np.random.default_rng(0).normal(size=(10, 64))
-    model = linear_model(weights, shape=(1, 8, 8))
-    return ["certify", str(model), "--data", "digits", "--limit", "120", "--n", "4000", "--seed", "5", "--json"]
-
-
-LINE = "robustinfer.certificate_file:_append"
-
-
-def test_a_killed_process_loses_and_repeats_nothing(work: list[str], tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
-    subprocess.run([*ROBUST, *work, "--out", str(whole)], check=True, capture_output=True)
-    for lines, then in ((4, 0), (46, 333)):
-        moment = Moment(LINE, lines, then)
-        ended = subprocess.run(interrupted(moment, *work, "--out", str(killed)), capture_output=True)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert 50 <= killed.read_bytes().count(b"\n") < 121
-    result = subprocess.run([*ROBUST, *work, "--out", str(killed)], check=True, capture_output=True)
-    assert _answers(killed) == _answers(whole)
-    assert json.loads(result.stdout)["images"] == 120
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_shards_under_torchrun_with_one_killed(work: list[str], tmp_path: Path) -> None:
-    """torchrun starts one process a shard; one is killed and restarted by torchrun, and the whole comes out."""
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    subprocess.run([*ROBUST, *work, "--out", str(whole)], check=True, capture_output=True)
-    # Without the two dashes torchrun takes --n for an abbreviation of its own options.
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    launcher += ["--max-restarts", "2", "--"]
-    killed = tmp_path / "killed"
-    moment = Moment(LINE, 3, rank="1", once=str(killed))
-    ended = subprocess.run(
-        [*launcher, *interrupted(moment, *work, "--out", str(out))[1:]],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert killed.exists(), "no shard was killed"
-    paths = [shard_path(out, (index, 2)) for index in range(2)]
-    header, entries = merge(paths)
-    assert [(e.index, e.certificate.counts) for e in entries] == [
-        (index, tuple(certificate["counts"])) for index, _, certificate in _answers(whole)
-    ]
-    assert summarize(header, entries).accuracies == summarize(*read_certificates(whole)).accuracies

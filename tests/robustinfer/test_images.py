@@ -140,6 +140,22 @@ def test_files_that_are_no_images(content: Any, sentence: Any) -> None:
         decode_image(content, COLOUR, max_pixels=1000)
 
 
+def test_an_npy_file_is_checked_whatever_files_came_before() -> None:
+    """Headers that are alike are read once: the numbers behind them are each file's own."""
+    other = 255 - PIXELS
+    for pixels in (PIXELS, other, PIXELS):
+        assert (decode_image(npy(pixels), COLOUR) == pixels).all()
+    for content in (npy(other)[:-1], npy(other) + b"x"):
+        with pytest.raises(ImageFileError, match="npy file cannot be read"):
+            decode_image(content, COLOUR)
+    # The version of the format says how long the length of the header is.
+    newer = b"\x93NUMPY\x02\x00" + npy(PIXELS)[8:10] + b"\0\0" + npy(PIXELS)[10:]
+    assert (decode_image(newer, COLOUR) == PIXELS).all()
+    for version in (b"\x01\x01", b"\x04\x00", b"\0\0"):
+        with pytest.raises(ImageFileError, match="header is damaged"):
+            decode_image(npy(PIXELS)[:6] + version + npy(PIXELS)[8:], COLOUR)
+
+
 def test_the_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImageFileError, match=r"Cannot read the image .*none.png"):
         read_image(tmp_path / "none.png", COLOUR)

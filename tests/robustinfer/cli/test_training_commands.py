@@ -81,7 +81,7 @@ def test_the_time_left_comes_from_the_estimate_and_then_from_what_is_done(
     assert watcher.left() == "2 min left"
     said = " ".join(capsys.readouterr().err.split())
     assert "takes about 11 days on this machine (3.0 s per step" in said
-    assert "It uses 1 thread: a step takes 3 s with it and 30 s with 2. Use --threads 2 to insist." in said
+    assert "It uses 1 thread: a step takes 3 s with it and 30 s with 2. Use --threads 2 to override." in said
 
 
 def test_a_resumed_training_counts_only_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
