@@ -39,7 +39,15 @@ from .runs.run import Run
 from .stage.objective import Objective, StageModel, weighted_mean
 from .training import train
 
-__all__ = ["Compared", "Comparison", "compare", "distill"]
+__all__ = [
+    "Compared",
+    "Comparison",
+    "DistillationBooster",
+    "DistillationObjective",
+    "compare",
+    "distill",
+    "student_recipe",
+]
 
 _FILE = "distillation.json"
 _TIMED_IMAGES = 512
@@ -150,7 +158,7 @@ def student_recipe(run: Run, *, epochs: int | None = None) -> Recipe:
     total = sum(run.recipe.stage_epochs(stage.number) for stage in run.stages)
     return run.recipe.replace(
         name=f"{run.recipe.name}-student",
-        description=f"one member that learnt from the ensemble {run.recipe.name}",
+        description=f"one member distilled from the ensemble {run.recipe.name}",
         booster="independent",
         stages=1,
         epochs=total if epochs is None else epochs,

@@ -2,7 +2,8 @@
 
 Let d be the mean over images of (loss before - loss after) and s its standard error.
 
-* The present part continues as long as its last slice paid: d >= PAYS s against the slice before.
+* The present part continues until two slices in a row have not paid: a slice pays with d >= PAYS s against the one
+  before. One slice alone may be noise, and what it costs to go on is half of what the part has cost so far.
 * A part that is retrained takes the place of its older self if its loss is lower at all: it costs as much to run.
 * A further part joins the ensemble only if that is better by a paired test at the one-sided level 5 %: d >= JOINS s. So
   one network is what remains where nothing else is shown to be better than it.

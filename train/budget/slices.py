@@ -33,6 +33,7 @@ class SliceTrainer(StageTrainer):
         self.taken = 0  # steps before any decay
         self.spent = 0.0
         self.before: Tensor | None = None  # held-out losses after the slice before
+        self.failed = False  # whether that slice did not pay
         self.joined, self.version = False, 0
         self.notes: dict[str, Any] = {}  # what a checkpoint says besides
         self._decay: tuple[int, int] | None = None  # steps of the branch that are done, and all of them
@@ -93,8 +94,8 @@ class SliceTrainer(StageTrainer):
 
     def state(self) -> dict[str, Any]:
         before = None if self.before is None else self.before.tolist()
-        own = {"kind": self.kind, "taken": self.taken, "spent": self.spent, "joined": self.joined}
-        return super().state() | {"slices": {**own, "version": self.version, "before": before}} | self.notes
+        own = {name: getattr(self, name) for name in ("kind", "taken", "spent", "joined", "failed", "version")}
+        return super().state() | {"slices": {**own, "before": before}} | self.notes
 
     def restore(self, checkpoint: Checkpoint) -> None:
         super().restore(checkpoint)
@@ -103,6 +104,7 @@ class SliceTrainer(StageTrainer):
             own[key] for key in ("taken", "spent", "joined", "version")
         )
         self.before = None if own["before"] is None else torch.tensor(own["before"])
+        self.failed = own.get("failed", False)  # runs of before have not noted it
 
 
 class Operations(TorchDispatchMode):

@@ -107,7 +107,8 @@ class BudgetBooster(GreedyBooster):
                 if joins:
                     self._deploy(part, losses, spent=part.spent + self.purse.spent - begun)
             part.before, part.spent = losses, part.spent + self.purse.spent - begun
-            pays = gain is None or gain.by(PAYS)
+            paid = gain is None or gain.by(PAYS)
+            pays, part.failed = paid or not part.failed, not paid
             self.heads = self.heads and (part.kind == "member" or part.joined or pays)
             move = next_move(part.kind, pays=pays, joined=part.joined, heads=self.heads)
             self._note(part, steps, gain, against, move=move, joins=joins)

@@ -13,7 +13,7 @@ from robustinfer import Card, InputSpec, Predictor
 from ..attacks.proportions import Proportion
 from ..data.datasets import ImageData
 
-__all__ = ["MemoryEngine", "certified_accuracy"]
+__all__ = ["MemoryEngine", "certified_accuracy", "memory_predictor"]
 
 
 class MemoryEngine:

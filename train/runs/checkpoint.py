@@ -14,7 +14,7 @@ from robustinfer.files import write_text
 
 from .run import save_tensors
 
-__all__ = ["Checkpoint", "flatten_optimizer", "restore_optimizer"]
+__all__ = ["Checkpoint", "flatten_optimizer", "prefixed", "restore_optimizer"]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ..members.trunk import own_tensors, share_trunk
 from ..members.votes import VoteEnsemble
 from ..recipe import Recipe
 
-__all__ = ["Run", "Stage"]
+__all__ = ["Run", "Stage", "save_tensors"]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..data.datasets import ImageData
 from ..machine.processes import Processes
 from ..machine.randomness import Draws
 
-__all__ = ["edge", "stage_warnings", "warning"]
+__all__ = ["edge", "stage_warnings", "summarise", "warning"]
 
 _BATCH = 500
 
