@@ -7,9 +7,10 @@ on the images that the training held out, under noise: margins that keep a share
 K members that agree. `members asked` and `agreement` are those of held-out images that took no part in the fit; ACR and
 certified accuracy are those of test images evenly over the set, all files on the same noise, with the standard error of
 the paired difference to the plain file. Operations are multiply-adds, on average. The default was chosen on a run of
-another seed, so that the claim is judged by members that had no part in the choice.
+another seed and on five ResNet-20 (`cheap_samples.py`), which lose 1.5 % of ACR if 99.5 % of the labels are kept: the
+claim is judged by members that had no part in the choice.
 
-Claim: margins that keep 99.5 % of the labels, the default, ask 1.6 of 5 members at most, and lose 1 % of ACR at most.
+Claim: margins that keep 99.9 % of the labels, the default, ask 1.6 of 5 members at most, and lose 1 % of ACR at most.
 """
 
 import argparse
@@ -40,7 +41,7 @@ RULES: dict[str, CascadeOptions | None] = {
     **{f"consensus of {size}": CascadeOptions(consensus=size) for size in (2, 3)},
 }
 ALPHA, SEED = 0.001, 1
-TRAINING_SEED = 3  # the default rule was chosen on a run of seed 0
+TRAINING_SEED = 3  # the default rule was chosen on others
 
 
 def measure(path: Path, held_out: HeldOut, n: int) -> dict[str, Any]:

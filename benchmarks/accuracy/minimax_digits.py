@@ -22,6 +22,7 @@ from robust.train.distillation import compare, distill
 from robust.train.evaluation.evaluation import EvaluationOptions, evaluate_run, load_test_images
 
 from robustinfer import Predictor
+from robustinfer.smoothing.bounds import format_radius
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
 from benchmarks.lib.record import record
@@ -181,8 +182,14 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows as a Markdown table."""
     print(f"\n### {title}\n\n| {' | '.join(rows[0])} |\n|{'---|' * len(rows[0])}")
     for row in rows:
-        cells = ["-" if one is None else f"{one:.3f}" if isinstance(one, float) else str(one) for one in row.values()]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(f"| {' | '.join(cell(name, one) for name, one in row.items())} |", flush=True)
+
+
+def cell(name: str, one: Any) -> str:
+    """One entry of a table; radii are not rounded up."""
+    if not isinstance(one, float):
+        return "-" if one is None else str(one)
+    return format_radius(one) if "radius" in name else f"{one:.3f}"
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ FINETUNED_RADII = (0.0, 0.1, 0.2)
 RIVALS = {"single": "one member", "wider": "one wider network", "independent": "independent members"}
 DATA = {
     "linf_mnist": "MNIST",
+    "linf_full": "MNIST, all images",
     "cifar10": "CIFAR-10",
     "l2_mnist": "MNIST",
     "l2_published": "MNIST, all images",
     "l2_long": "MNIST, long training",
     "cifar10_l2": "CIFAR-10",
+    "cifar10_fast": "CIFAR-10, all images",
     "gtsrb_l2": "Traffic signs",
 }
 
@@ -126,7 +128,7 @@ def certified(records: Records) -> tuple[str, str]:
 
 
 def _under_noise(document: Document) -> str:
-    """What is right under noise on all traffic signs, each row beside one member of the same training cost."""
+    """The accuracy under noise on all traffic signs, each row beside one member of the same training cost."""
     sentences = []
     for sigma in reversed(values(document, "sigma")):
         measured = {key: r for key, r in document["rows"].items() if r["sigma"] == sigma and "noise" in r}
@@ -140,8 +142,8 @@ def _under_noise(document: Document) -> str:
                 mean, error = difference(found, named["single"], "right")
                 figures.append(f"{name} {100 * mean:+.1f} ± {100 * error:.1f}")
         sentences.append(
-            f" Right under noise of sigma {sigma:g} on {one['images']:,} traffic signs: one member "
-            f"{100 * one['right']:.1f} %; in points from it, {', '.join(figures)}."
+            f" Accuracy under noise of sigma {sigma:g} on {one['images']:,} traffic signs: one member "
+            f"{100 * one['right']:.1f} %; difference in points: {', '.join(figures)}."
         )
     return "".join(sentences)
 
@@ -212,7 +214,7 @@ def minimax(records: Records) -> tuple[str, str]:
     which = "in every row" if all(larger) else "in most rows"
     votes = "summed scores certify at least as much as votes, to three digits"
     verdict = f"Neither booster is ahead everywhere; {which} {votes}."
-    note = f"Robust accuracy on {min(images)} to {max(images)} test images, one seed: small differences are chance."
+    note = f"Robust accuracy on {min(images)} to {max(images)} test images, one seed: small differences may be chance."
     found = " ".join(f"{name}: {'; '.join(rows)}." for name, rows in groups.items())
     return verdict, f"{note} {found}\n"
 
@@ -238,4 +240,18 @@ def recipes(records: Records) -> tuple[str, str]:
         )
     tried, images = len({row["name"] for row in forms["rows"].values()}), digits["held_out_images"]
     verdict = f"On {images} held-out digits, accuracy under attack, mean of three seeds: {'; '.join(sentences)}."
-    return verdict, f"On MNIST, {tried} ways to train smoothed members were tried on held-out images.\n"
+    more = f"On MNIST, {tried} ways to train smoothed members were tried on held-out images."
+    return verdict, f"{more}{_heads(records['head_forms']) if 'head_forms' in records else ''}\n"
+
+
+def _heads(document: Document) -> str:
+    """What the best heads keep of what whole members gain over the first one, under noise."""
+    rows = {row["name"]: row for row in document["rows"].values() if row["seed"] == 0}
+    found = {name: (*difference([row], [rows["first"]], "right"), row) for name, row in rows.items() if name != "first"}
+    whole, best = found["whole"], max((found[name] for name in found if name != "whole"), key=lambda one: one[0])
+    what = [
+        f"{row['label']}: {100 * mean:+.1f} ± {100 * error:.1f} points at {row['mmac']:.0f} MMAC per sample"
+        for mean, error, row in (whole, best)
+    ]
+    images = f"{document['held_out_images']:,} held-out traffic signs"
+    return f" On {images} under noise, beside the first member alone: {what[0]}; best heads ({what[1]})."

@@ -9,7 +9,8 @@ from robustinfer.smoothing.bounds import format_radius
 
 __all__ = ["claims_section"]
 
-_RENAMED = {"weights": "betas"}  # as they were called when the record was written
+# As they were called when the record was written.
+_RENAMED = {"weights": "betas", "share_of_the_possible": "wald over mean"}
 _RAW = {"timings", "raw", "recipes", "environment", "arguments", "targets", "found", "met"}
 
 

@@ -81,8 +81,12 @@ def linf(
     *,
     levels: Sequence[int] = (50, 60, 70, 80, 90),
     budgets: Sequence[int] = (10, 20, 40, 80),
+    plotted: bool = True,
 ) -> str:
-    """Tables of robust accuracy, one per radius; when `levels` (%) were reached, and what `budgets` (s) gave."""
+    """Tables of robust accuracy, one per radius; when `levels` (%) were reached, and what `budgets` (s) gave.
+
+    Plots are named by the radius, so that one page of a radius has them (`plotted`).
+    """
     parts = [f"{document['test_images']} test images. {training_facts(document['rows'])}"]
     if claimed := paper_claims(document):
         parts.append(f"## The paper's claims, as found here\n\n{claimed}")
@@ -92,7 +96,7 @@ def linf(
             "".join(f"- {sentence}\n" for attack in ("pgd-20x10", "apgd-t") for sentence in linf_verdicts(rows, attack))
         ]
         name = f"linf-{delta:g}.png"
-        if name in PLOTS:
+        if plotted and name in PLOTS:
             chosen = {key: row for key, row in rows.items() if row["seed"] == min(r["seed"] for r in rows.values())}
             plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training time at radius {delta:g}](../plots/{name})\n")
@@ -173,6 +177,13 @@ def forms(document: Document, plots: Path) -> str:
     return "\n".join([held_out + training_facts(document["rows"]), *tables])
 
 
+def heads(document: Document, plots: Path) -> str:
+    """What further members and heads gain over the first member."""
+    what = f"{document['held_out_images']:,} held-out images, {document['copies']} noisy copies each. "
+    note = "Differences are those from the first member, over the same images and noise, ± one standard error.\n"
+    return "\n".join([what + training_facts(document["rows"]), noise_table(document["rows"], "first"), note])
+
+
 def digits(document: Document, plots: Path) -> str:
     """The candidates for the digits recipes, one table per norm."""
     held_out = f"{document['held_out_images']} held-out images. "
@@ -207,7 +218,7 @@ def finetuning(document: Document, plots: Path) -> str:
         + [f"{100 * sum(one >= radius for one in row['radii'].values()) / len(row['radii']):.1f}" for radius in radii]
         for row in rows.values()
     ]
-    noise = "% right under noise, held out"
+    noise = "accuracy under noise, held out, %"
     header = ["start", "epochs", "seed", "processor seconds", noise, *(f"certified at {radius:g}" for radius in radii)]
     images = {len(row["radii"]) for row in rows.values()}
     about = (
@@ -250,6 +261,7 @@ class Page:
 
 
 _CIFAR = functools.partial(linf, levels=(15, 20, 25, 30, 35), budgets=(30, 60, 120, 240))
+_FULL = functools.partial(linf, levels=(80, 85, 90, 95), budgets=(240, 480, 960, 1920), plotted=False)
 
 
 def _scripts(folder: str, *names: str, **sections: Section) -> dict[str, tuple[str, Section]]:
@@ -258,14 +270,17 @@ def _scripts(folder: str, *names: str, **sections: Section) -> dict[str, tuple[s
 
 PAGES = {
     "linf_mnist": Page("MNIST, l_inf: robust accuracy", {"linf_mnist": ("lib/rows/linf_mnist.py", linf)}),
+    "linf_full": Page("MNIST, l_inf: all training images", {"linf_full": ("lib/rows/linf_full.py", _FULL)}),
     "cifar10": Page("CIFAR-10, l_inf: robust accuracy", {"cifar10": ("lib/rows/cifar10.py", _CIFAR)}),
     "l2_mnist": Page("MNIST, l_2: certified accuracy", {"l2_mnist": ("lib/rows/l2_mnist.py", l2)}),
     "l2_published": Page("MNIST, l_2: beside published figures", {"l2_published": ("lib/rows/l2_published.py", l2)}),
     "l2_long": Page("MNIST, l_2: trained as long as the published networks", {"l2_long": ("lib/rows/l2_long.py", l2)}),
     "cifar10_l2": Page("CIFAR-10, l_2: certified accuracy", {"cifar10_l2": ("lib/rows/cifar10_l2.py", l2)}),
+    "cifar10_fast": Page("CIFAR-10, l_2: all training images", {"cifar10_fast": ("lib/rows/cifar10_fast.py", l2)}),
     "gtsrb_l2": Page("Traffic signs, l_2: certified accuracy", {"gtsrb_l2": ("lib/rows/gtsrb_l2.py", l2)}),
     "budget": Page("Budgets beside fixed schedules", _scripts("accuracy", "budget", budget=budgets)),
     "l2_forms": Page("MNIST, l_2: forms of boosting that were tried", _scripts("accuracy", "l2_forms", l2_forms=forms)),
+    "head_forms": Page("Traffic signs: heads on a trunk", _scripts("accuracy", "head_forms", head_forms=heads)),
     "digits_forms": Page(
         "Digits: how the recipes were chosen", _scripts("accuracy", "digits_forms", digits_forms=digits)
     ),

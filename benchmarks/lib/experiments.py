@@ -46,7 +46,7 @@ def arguments(description: str | None, result: str | None = None, *, data: bool 
 
 
 # An ensemble by boosting; one member; one network of the inference cost of an ensemble; members trained apart; one
-# member that learnt from an ensemble.
+# member that was distilled from an ensemble.
 Kind = Literal["boosted", "single", "wider", "independent", "student"]
 
 

@@ -11,11 +11,11 @@ __all__ = ["Difference", "difference", "noise_table"]
 
 Difference = tuple[float, float]  # mean and standard error over images
 
-SHARES = {"right": "right under noise", "all_right": "all copies right"}
+SHARES = {"right": "accuracy under noise", "all_right": "correct on every copy"}
 
 
 def _by_image(rows: Sequence[Mapping[str, Any]], what: str) -> list[float]:
-    """The share of copies that are right, or whether all are, of each image; the mean over seeds."""
+    """The share of copies that are classified correctly, or whether all are, for each image; the mean over seeds."""
     found = []
     for counts in zip(*(row["noise"]["counts"] for row in rows), strict=True):
         shares = [count / rows[0]["noise"]["copies"] for count in counts]
@@ -31,21 +31,24 @@ def difference(ours: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, A
 
 
 def noise_table(rows: Rows, against: str) -> str:
-    """One line per way of training: what is right under noise, and the difference from the row `against` in points."""
+    """One line per way of training: the accuracy under noise, and the difference from the row `against` in points."""
     named = {name: found for (name,), found in grouped(rows, "name").items()}
+    counted = all("mmac" in row for row in rows.values())
     lines = []
     for name, found in named.items():
         seeds = ", ".join(str(row["seed"]) for row in found)
         members = ", ".join(map(str, sorted({len(row["stages"]) for row in found})))
         spent = fmean(row["training"]["cpu_seconds"] for row in found)
         line = [found[0]["label"], members, f"{spent:.0f}", seeds]
+        line += [f"{found[0]['mmac']:.1f}"] if counted else []
         for what in SHARES:
             line.append(f"{100 * fmean(row['noise'][what] for row in found):.1f}")
             common = {row["seed"] for row in found} & {row["seed"] for row in named.get(against, ())}
             line.append(_points(difference(found, named[against], what)) if name != against and common else "")
         lines.append(line)
     columns = [title for words in SHARES.values() for title in (f"{words} %", "difference, points")]
-    return markdown(["training", "members", "train CPU s", "seeds", *columns], lines)
+    operations = ["MMAC per sample"] if counted else []
+    return markdown(["training", "members", "train CPU s", "seeds", *operations, *columns], lines)
 
 
 def _points(found: Difference) -> str:

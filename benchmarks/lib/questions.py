@@ -36,13 +36,18 @@ class Question:
 
 
 QUESTIONS = (
-    Question("Is a boosted ensemble more robust than a network of the same cost?", ("linf_mnist", "cifar10"), attacked),
+    Question(
+        "Is a boosted ensemble more robust than a network of the same cost?",
+        ("linf_mnist", "cifar10"),
+        attacked,
+        also=("linf_full",),
+    ),
     Question("Do the paper's approximations hold?", ("linf_mnist",), offsets),
     Question(
         "Does boosting certify larger radii than a network of the same cost?",
         ("l2_mnist", "l2_published", "l2_long", "cifar10_l2"),
         certified,
-        also=("gtsrb_l2",),
+        also=("gtsrb_l2", "cifar10_fast"),
     ),
     Question("How do the certified radii compare with published ones?", ("l2_long",), published),
     Question("Do certificates hold, and does a crash cost anything?", ("soundness", "kills", "domain_speed"), trust),
@@ -54,7 +59,7 @@ QUESTIONS = (
         exported,
         also=("cheap_samples", "cascade_rules"),
     ),
-    Question("What does an operation buy?", ("operations",), operations),
+    Question("What accuracy does each operation buy?", ("operations",), operations),
     Question("Does a wrapped classifier score as in its own pipeline?", ("wrapped",), wrapping),
     Question("Is fine-tuning a network quicker than training one?", ("finetuning",), finetuned),
     Question("What does serving cost?", ("serving_load",), serving),
@@ -65,7 +70,7 @@ QUESTIONS = (
         also=("budget",),
     ),
     Question("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
-    Question("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes),
+    Question("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes, also=("head_forms",)),
 )
 
 
@@ -88,7 +93,8 @@ def results_page(results: Path, shown: Iterable[str]) -> str:
         # A table ends where a blank line does; words run on, which keeps the page within what people read.
         gap = "\n" if more.endswith("|\n") else ""
         more = f"{more}{gap}Reproduce with {commands}. Details: {links}."
-        parts.append(f"## {question.title}\n\n**{verdict}**\n\n{more}\n")
+        pause = "\n\n" if more.startswith(("|", "!")) else "\n"  # before a table or a plot
+        parts.append(f"## {question.title}\n\n**{verdict}**{pause}{more}\n")
     if rest := [name for name in shown if name not in linked]:
         parts.append(f"## More\n\n{', '.join(f'[{name}](details/{name}.md)' for name in rest)}\n")
     if missing:

@@ -119,7 +119,9 @@ def published_verdicts(rows: Rows, n: str, published: Mapping[str, float]) -> li
         for name, figure in published.items():
             word = "at or above" if best[key] >= figure else "below"
             found = f"{format_radius(best[key])}{spread}"
-            sentences.append(f"Boosted, {bound} bound: {found}, {word} the published {name} figure of {figure:.3f}.")
+            sentences.append(
+                f"Boosted, {bound} bound: {found}, {word} the published {name} figure of {format_radius(figure)}."
+            )
     return sentences
 
 
@@ -153,7 +155,7 @@ def same_images_verdicts(
         whole = published_figures[name]
         low, found, high = (format_radius(whole + more + side * 1.96 * error) for side in (-1, 0, 1))
         sentences.append(
-            f"So the estimate for all test images, where {name} has {whole:.3f}, is {found} (95 % "
+            f"So the estimate for all test images, where {name} has {format_radius(whole)}, is {found} (95 % "
             f"interval {low} to {high})."
         )
     top = max(row["acr_top_class"] for row in boosted)

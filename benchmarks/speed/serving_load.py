@@ -19,8 +19,6 @@ import contextlib
 import http.client
 import json
 import operator
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -36,10 +34,10 @@ import numpy as np
 from robust.serve import AsgiLauncher, Launcher, ServedModel, ServeOptions
 
 from robustinfer import Card, InputSpec, Predictor, Request
-from robustinfer.files import write_text
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
 from benchmarks.lib.processes import family, processor_seconds
+from benchmarks.lib.record import environment, write_record
 
 CLIENTS = 8
 ENGINES = {"torchserve": Launcher, "asgi": AsgiLauncher}
@@ -259,13 +257,8 @@ def main() -> int:
         if arguments.model is None:
             small_cnn(model)
         result = measure(model, images=arguments.images, rounds=arguments.rounds)
-    result["machine"] = {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-    }
-    write_text(arguments.out, json.dumps(result, indent=2) + "\n")
+    result["environment"] = environment()
+    write_record(arguments.out, result)
     print(json.dumps(result, indent=2))
     return 0 if all(all(part["met"].values()) for part in result["engines"].values()) else 1
 

@@ -24,7 +24,7 @@ from scipy import special, stats
 from robustinfer.smoothing.bounds import round_radius_down
 from robustinfer.smoothing.estimates import Estimate, Smoothing, estimate
 from robustinfer.smoothing.kinds import Bound
-from robustinfer.smoothing.planning import QUANTILE, planned_size
+from robustinfer.smoothing.planning import planned_size
 from robustinfer.smoothing.rules import RULES, rule_of
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
@@ -82,7 +82,7 @@ def planned(smoothing: Smoothing, n: int, p: float, certificates: int, rng: np.r
     for pilot in np.unique(pilots):
         mine = np.flatnonzero(pilots == pilot)
         top = int(tops[mine[0]])
-        size = planned_size(smoothing, votes(int(pilot), N0, top), 0, n, ALPHA, TOLERANCE, QUANTILE)
+        size = planned_size(smoothing, votes(int(pilot), N0, top), 0, n, ALPHA, TOLERANCE)
         if size:
             counts = rng.binomial(size, p, len(mine))
             prove = lambda k, t=top, s=size: round_radius_down(estimate(smoothing, votes(k, s, t), 0, ALPHA).radius)  # noqa: E731

@@ -47,7 +47,7 @@ ROWS = (
     Row("boosted", "boosted", "boosted, stages of 12 and 6 epochs from new parameters, nine tenths own loss", BOOSTED),
     Row("heads", "boosted", "boosted, one member of 12 epochs and heads of 7 and 4 on its trunk", HEADS),
     Row("cat-rs", "single", "one member, CAT-RS with one step, 3 epochs of four noisy copies", AWARE),
-    Row("student", "student", "one member that learnt from the 2 independent, 10 epochs", STUDENT, "independent"),
+    Row("student", "student", "one member distilled from the 2 independent members, 10 epochs", STUDENT, "independent"),
 )
 
 
