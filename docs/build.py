@@ -20,6 +20,7 @@ import typer
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `docs`, which is not installed
 from docs import choosing, members
+from robustinfer.cli.help import argument_name
 from robustinfer.cli.main import app
 from robustinfer.files import replacing, write_text
 from robustinfer.settings import MODE, SETTINGS
@@ -58,8 +59,7 @@ def setting_rows() -> str:
 
 def _names(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        metavar = str(parameter.metavar or parameter.name).strip("[]").replace("|", "\\|")
-        return f"`{metavar}`"
+        return f"`{argument_name(parameter)}`".replace("|", "\\|")
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     takes_value = not getattr(parameter, "is_flag", False)
     return names + (f" {parameter.metavar}" if takes_value and parameter.metavar else "")

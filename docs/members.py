@@ -25,8 +25,10 @@ RECORDS = {
     "l2_published": "MNIST",
     "l2_long": "MNIST",
     "cifar10_l2": "CIFAR-10",
+    "cifar10_fast": "CIFAR-10",
     "gtsrb_l2": "traffic signs",
     "linf_mnist": "MNIST",
+    "linf_full": "MNIST",
     "cifar10": "CIFAR-10",
 }
 ENSEMBLES = {"boosted": "boosted", "independent": "trained apart"}
@@ -134,7 +136,7 @@ def verdict(found: Sequence[Comparison]) -> str:
 
 
 def under_noise() -> str:
-    """Each row of traffic signs beside one member of about its training cost: what is right under noise, all images."""
+    """Each row of traffic signs beside one member of about its training cost: accuracy under noise, all images."""
     rows = json.loads((RESULTS / "gtsrb_l2.json").read_text(encoding="utf-8"))["rows"]
     lines = []
     for sigma in sorted({row["sigma"] for row in rows.values()}):
@@ -147,7 +149,7 @@ def under_noise() -> str:
                 mean, error = difference(found, named["single"], "right")
                 gain = f"{100 * mean:+.1f} ± {100 * error:.1f}, {word(mean, error)}"
             lines.append([f"{sigma:g}", found[0]["label"], str(len(found[0]["stages"])), str(len(found)), share, gain])
-    head = ["sigma", "training", "members", "seeds", "right under noise", "points from one member"]
+    head = ["sigma", "training", "members", "seeds", "accuracy under noise", "difference from one member, points"]
     return _table(head, lines)
 
 

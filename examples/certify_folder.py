@@ -7,11 +7,11 @@ Pictures need no labels here. For a labelled data set, `robust certify --data fo
 
 import argparse
 import json
-import math
 from pathlib import Path
 
 from robustinfer import Predictor, RobustinferError
 from robustinfer.images import IMAGE_SUFFIXES, read_image
+from robustinfer.smoothing.bounds import format_radius
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=Path("pictures.jsonl"))
     parser.add_argument("--n", type=int, default=10_000)
-    parser.add_argument("--tolerance", type=float, default=0.02, help="radius this close to what n samples would give")
+    parser.add_argument("--tolerance", type=float, default=0.02, help="lose about this much radius on average")
     arguments = parser.parse_args()
 
     predictor = Predictor.load(arguments.model)
@@ -45,8 +45,7 @@ def main() -> None:
         for file, certificate in zip(files, certificates, strict=True):
             out.write(json.dumps({"file": str(file), "certificate": certificate.to_json()}) + "\n")
             out.flush()
-            radius = math.floor(certificate.radius * 1e4) / 1e4  # rounded down: a radius is never printed too large
-            print(f"{file}: {certificate.class_name or 'abstains'}, radius {radius:.4f}")
+            print(f"{file}: {certificate.class_name or 'abstains'}, radius {format_radius(certificate.radius, 4)}")
 
 
 if __name__ == "__main__":

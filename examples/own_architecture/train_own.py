@@ -16,6 +16,7 @@ from robust.train import Recipe, train
 
 from robustinfer import Predictor
 from robustinfer.data import load_images
+from robustinfer.smoothing.bounds import format_radius
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,8 +39,8 @@ def main() -> None:
     images = load_images(f"folder:{arguments.images}", predictor.card)
     for number, certificate in enumerate(predictor.certify_many((images.read(i) for i in range(3)), n=1000)):
         truth = predictor.card.classes[int(images.labels[number])]
-        radius = int(certificate.radius * 1e4) / 1e4  # rounded down
-        print(f"test image {number}: {certificate.class_name} (truth {truth}), radius {radius:.4f}")
+        radius = format_radius(certificate.radius, 4)  # rounded down: never shown larger than proven
+        print(f"test image {number}: {certificate.class_name} (truth {truth}), radius {radius}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import ast
 import importlib.util
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from .conftest import ROOT
@@ -39,12 +41,20 @@ def test_there_are_four_walks_of_several_hops() -> None:
         assert rows.count("\n| [`") >= 8, walk
 
 
-def rooms() -> dict[str, set[str]]:
-    """The table of rooms, by import names: what each room may import of this repository."""
-    table: dict[str, set[str]] = {}
+def rows() -> Iterator[tuple[str, str, set[str], set[str]]]:
+    """The table of rooms: import name, what it may import of this repository, packages at the top, packages inside."""
     section = TEXT.partition("## Rooms")[2].partition("## Words")[0]
-    for folder, may in re.findall(r"^\| `([\w/]+)` \| (.*?) \| .* \|$", section, re.MULTILINE):
-        own, others = dotted(folder), set(map(dotted, re.findall(r"`([\w/]+)`", may)))
+    for folder, may, top, inside in re.findall(
+        r"^\| `([\w/]+)` \| (.*?) ?\| (.*?) ?\| (.*?) ?\| .* \|$", section, re.M
+    ):
+        yield dotted(folder), may, set(re.findall(r"[\w-]+", top)), set(re.findall(r"[\w-]+", inside))
+
+
+def rooms() -> dict[str, set[str]]:
+    """What each room may import of this repository, by import names."""
+    table: dict[str, set[str]] = {}
+    for own, may, _, _ in rows():
+        others = set(map(dotted, re.findall(r"`([\w/]+)`", may)))
         if "rooms of `train` above" in may:
             others = others - {"robust.train"} | {room for room in table if room.startswith("robust.train")}
         table[own] = {"*"} if may.startswith("everything") else others
@@ -72,5 +82,7 @@ def test_the_table_is_the_one_that_the_imports_obey() -> None:
     assert spec is not None
     assert spec.loader is not None
     rules = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = rules  # where a dataclass looks for its module
     spec.loader.exec_module(rules)
     assert rooms() == {room: set(may) for room, may in rules.MAY_IMPORT.items()}
+    assert {own: rules.packages(" ".join(top), " ".join(inside)) for own, _, top, inside in rows()} == rules.PACKAGES

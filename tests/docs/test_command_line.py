@@ -22,6 +22,8 @@ def test_the_page_has_the_options_of_help(
     monkeypatch.setenv("COLUMNS", "500")  # so that every option stands on one line
     helped = robust(command, "--help", cwd=tmp_path_factory.mktemp("help")).out
     assert options_of_page(SECTIONS[command]) == options_of_help(helped)
+    typed = re.search(r"<bool>|<list|range>|^ Usage: .*[{}]", helped, re.MULTILINE)
+    assert typed is None, "a flag takes no value, and an argument is named as in the shell"
 
 
 Option = tuple[str, str, str]

@@ -38,7 +38,7 @@ def is_slow(example: Example) -> bool:
     return example.text.startswith(SLOW)
 
 
-# Four processes of one command, which tests/robustinfer/test_certificate_file.py starts as well.
+# Four processes of one command, which tests/robustinfer/test_shards.py starts as well.
 LONG = ("scaling-out.md",)
 
 
