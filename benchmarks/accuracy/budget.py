@@ -10,14 +10,10 @@ steps. Rows of equal cost:
   single   one member for that many epochs, whose rate falls over all of them
   boosted  a member for three fifths of them and a second one for half as long, against the first
 
-MNIST: `mnist-l2` on 5,000 images; traffic signs: `gtsrb-l2` on 2,600. The budgeted row's judging, 16 noisy copies of up
-to 1,000 held-out images after every slice, is not counted by operations; the processor seconds of the table have it,
-and at budgets as small as these it is a large part of them.
-
-Measured on the exported file: 30 noisy copies of each 10th test image of MNIST (1,000) and each 4th traffic sign
-(1,053); the noise is the same for all rows, so that differences are paired by image. Hardware: any CPU, one thread;
-the JSON names it. Repeats: one for each seed. Rows are kept one by one: after a kill, the same command does what is
-missing.
+The data and what is measured of a row: `lib/small_sets.py`. The budgeted row's judging, 16 noisy copies of up to 1,000
+held-out images after every slice, is not counted by operations; the processor seconds of the table have it, and at
+budgets as small as these it is a large part of them. Hardware: any CPU, one thread; the JSON names it. Repeats: one for
+each seed. Rows are kept one by one: after a kill, the same command does what is missing.
 """
 
 import argparse
@@ -36,16 +32,9 @@ from robust.train.machine.processes import Processes
 from robust.train.pace import step_operations
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
-from benchmarks.lib.certified import exported, under_noise
-from benchmarks.lib.experiments import Row, Table, arguments, chosen_rows, history, trained
-from robustinfer.data import place_data
+from benchmarks.lib.experiments import Row, Table, arguments, chosen_rows
+from benchmarks.lib.small_sets import COPIES, measured_row, placed_recipe, small_recipe
 
-COPIES = 30
-# Nothing is attacked where held-out images are measured: it is not asked here.
-SETS: dict[str, tuple[dict[str, Any], int]] = {
-    "mnist": ({"limit": 5000, "delta": 0.0}, 10),
-    "gtsrb": ({"limit": 2600, "delta": 0.0}, 4),
-}
 ROWS = (
     Row("budget", "boosted", "decided slice by slice"),
     Row("single", "single", "one member, all epochs"),
@@ -55,9 +44,8 @@ BOOSTED: dict[str, Any] = {"stages": 2, "growth": 0.5, "own_loss": 0.9, "warm_st
 
 
 def recipe_of(row: Row, name: str, *, epochs: int, seed: int) -> Recipe:
-    """The built-in recipe of a data set for a row; that of the budgeted row says nothing about stages and epochs."""
-    fields, _ = SETS[name]
-    recipe = Recipe.load(f"{name}-l2").replace(**fields, seed=seed, name=row.name)
+    """The recipe of a data set for a row; that of the budgeted row says nothing about stages and epochs."""
+    recipe = small_recipe(name, seed=seed, name=row.name)
     if row.name == "budget":
         return budgeted(recipe)
     if row.name == "boosted":
@@ -73,22 +61,17 @@ def operations(recipe: Recipe, epochs: int, root: Path) -> float:
 
 def measured(row: Row, name: str, *, epochs: int, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train one row, export it and measure it."""
-    recipe = placed = recipe_of(row, name, epochs=epochs, seed=seed)
-    if ":" in recipe.data:  # a file, which lies among the data sets
-        placed = recipe.replace(data=place_data(str(options.data), recipe.data)[0])
-    amount = operations(placed, epochs, options.data)
+    recipe = recipe_of(row, name, epochs=epochs, seed=seed)
+    amount = operations(placed_recipe(recipe, options.data), epochs, options.data)
     folder = options.runs / f"budget-{name}-{epochs}-{seed}-{row.name}"
     how: dict[str, Any] = {}
     if row.name == "budget":
         how["booster"] = partial(BudgetBooster, budget=Budget(amount, "operations"))
-    run, cost = trained(placed, folder, data=options.data, **how)
-    about = {**row.about, "data": name, "budget": epochs, "operations": amount, "seed": seed, **history(run, cost)}
-    about["recipe"]["data"] = recipe.data  # wherever it lay
+    _, about = measured_row(row, name, recipe, folder, options=options, **how)
+    about |= {"budget": epochs, "operations": amount}
     if row.name == "budget":
         about["decisions"] = json.loads((folder / "budget.json").read_text(encoding="utf-8"))["decisions"]
-    model, path = exported(run, folder, data=options.data), folder.with_name(f"{folder.name}-noise.jsonl")
-    every = 200 if options.quick else SETS[name][1]
-    return about | {"noise": under_noise(model, path, copies=COPIES, every=every, data=recipe.data, options=options)}
+    return about
 
 
 def parse() -> argparse.Namespace:

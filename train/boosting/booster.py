@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class Settlement:
 
 class Booster(ABC):
     """Trains the stages of a run that are not there yet."""
+
+    stage_trainer: ClassVar[type[StageTrainer]] = StageTrainer  # the inner loop; schedules of other kinds are measured
 
     def __init__(
         self, run: Run, *, data: ImageData, held_out: ImageData, processes: Processes, journal: Journal
@@ -110,7 +112,7 @@ class Booster(ABC):
             corrective=self.recipe.betas == "corrective" and self.learns_beta,
             learn_beta=self.learns_beta,
         )
-        return StageTrainer(
+        return self.stage_trainer(
             self.objective(model.to(device), past),
             number,
             data=self.data,
