@@ -178,7 +178,8 @@ def training(records: Records) -> tuple[str, str]:
     return f"A step takes {ratios} times the forward and backward passes it cannot do without.", (
         f"Keeping freed memory saves {1 - max(memory):.0%} to {1 - min(memory):.0%} of a step. With augmentation a "
         f"cached offset would label {shares['labelled otherwise']:.0%} of the images differently: it is not cached."
-        f"{_budgets(records['budget']) if 'budget' in records else ''}\n"
+        f"{_budgets(records['budget']) if 'budget' in records else ''}"
+        f"{_schedules(records['schedules']) if 'schedules' in records else ''}\n"
     )
 
 
@@ -190,6 +191,18 @@ def _budgets(document: Document) -> str:
         if {row["seed"] for row in ours} & {row["seed"] for row in rival}:
             outcomes.append(word(*difference(ours, rival, "right")))
     return f" A budget that held-out images spend, against one member of the same operations: {tally(outcomes)}."
+
+
+def _schedules(document: Document) -> str:
+    """Schedules that can be cut anywhere beside one that falls over all epochs, under noise, by set and length."""
+    outcomes: dict[str, list[str]] = {}
+    trained = grouped(document["rows"], "data", "epochs", "name")
+    for (data, epochs, name), rows in trained.items():
+        yardstick = trained.get((data, epochs, "cosine"), [])
+        if name != "cosine" and {row["seed"] for row in rows} & {row["seed"] for row in yardstick}:
+            outcomes.setdefault(name, []).append(word(*difference(rows, yardstick, "right")))
+    shown = "; ".join(f"{name}: {tally(words)}" for name, words in outcomes.items())
+    return f" Schedules that can be cut anywhere, against a rate that falls over all epochs: {shown}."
 
 
 def trust(records: Records) -> tuple[str, str]:

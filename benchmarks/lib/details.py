@@ -170,6 +170,16 @@ def _decisions(row: Mapping[str, Any]) -> str:
     return f"Seed {row['seed']}, slices: {', '.join(words)}.\n"
 
 
+def schedules(document: Document, plots: Path) -> str:
+    """Schedules that can be cut anywhere beside one that falls over all epochs."""
+    parts = [training_facts(document["rows"])]
+    for name, of_set in split(document["rows"], "data"):
+        for epochs, rows in split(of_set, "epochs"):
+            images = next(iter(rows.values()))["noise"]["images"]
+            parts += [f"## {name}, {epochs} epochs: {images:,} test images\n", noise_table(rows, "cosine")]
+    return "\n".join(parts)
+
+
 def forms(document: Document, plots: Path) -> str:
     """What was tried before a form of boosting became the default."""
     held_out = f"{document['held_out_images']} held-out images, n = {document['n']:,}. "
@@ -279,6 +289,7 @@ PAGES = {
     "cifar10_fast": Page("CIFAR-10, l_2: all training images", {"cifar10_fast": ("lib/rows/cifar10_fast.py", l2)}),
     "gtsrb_l2": Page("Traffic signs, l_2: certified accuracy", {"gtsrb_l2": ("lib/rows/gtsrb_l2.py", l2)}),
     "budget": Page("Budgets beside fixed schedules", _scripts("accuracy", "budget", budget=budgets)),
+    "schedules": Page("Schedules that can be cut anywhere", _scripts("accuracy", "schedules", schedules=schedules)),
     "l2_forms": Page("MNIST, l_2: forms of boosting that were tried", _scripts("accuracy", "l2_forms", l2_forms=forms)),
     "head_forms": Page("Traffic signs: heads on a trunk", _scripts("accuracy", "head_forms", head_forms=heads)),
     "digits_forms": Page(

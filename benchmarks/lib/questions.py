@@ -67,7 +67,7 @@ QUESTIONS = (
         "What does training cost?",
         ("training_step", "training_memory", "augmented_offsets"),
         training,
-        also=("budget",),
+        also=("budget", "schedules"),
     ),
     Question("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
     Question("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes, also=("head_forms",)),

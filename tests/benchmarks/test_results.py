@@ -201,6 +201,25 @@ def test_a_budget_stands_beside_one_member_of_its_cost_with_what_it_was_spent_on
     assert "Seed 0, slices: member 1 to 50 %, head 2 to 100 % (not kept)." in page
 
 
+def test_schedules_stand_beside_the_one_that_falls_over_all_epochs(rendered: Any) -> None:
+    from benchmarks.lib.cost_answers import _schedules
+
+    facts = {"data": "digits", "epochs": 10}
+    rows = {
+        "digits/10/0/cosine": noisy("cosine", [4, 2, 0, 4, 0]) | facts,
+        "digits/10/0/decay": noisy("decay", [4, 3, 1, 4, 1]) | facts,
+        "digits/10/0/constant": noisy("constant", [4, 2, 0, 3, 0]) | facts,
+        "digits/20/0/decay": noisy("decay", [0, 0, 0, 0, 0]) | facts | {"epochs": 20},  # without a yardstick
+    }
+    page = rendered(schedules={"benchmark": "schedules", "rows": rows})
+    assert "## digits, 10 epochs: 5 test images" in page
+    assert "| +15.00 ± 6.12, better |" in page
+    assert _schedules({"rows": rows}) == (
+        " Schedules that can be cut anywhere, against a rate that falls over all epochs: decay: better in 1 of 1; "
+        "constant: no significant difference in 1 of 1."
+    )
+
+
 def test_votes_are_spread_over_ranges(rendered: Any) -> None:
     rows = certified("boosted", [0.5, 0.5, 0.25, 0.0], top=0.3, n=1000)
     rows["0.5/0/boosted"]["n=1000"] |= {"n": 1000, "votes": [1000, 999, 500, 99]}
