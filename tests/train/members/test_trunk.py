@@ -10,7 +10,7 @@ import pytest
 import torch
 from robust.export import export_run
 from robust.train import Recipe, Run, train
-from robust.train.boosting import booster
+from robust.train.boosting.booster import GreedyBooster
 from robust.train.members import Member, architectures, build_member
 from robust.train.members.ensemble import Ensemble
 from robust.train.members.trunk import Trunk, check_trunk, share_trunk
@@ -137,9 +137,10 @@ def test_the_trunk_stays_as_the_first_stage_left_it(recipe: Recipe, optimizer: s
                     parameter.requires_grad for layer in self.member.trunk.layers for parameter in layer.parameters()
                 )
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(booster, "StageTrainer", Watched)
-        run = train(changed, tmp_path / "run", device="cpu")
+    class WatchedBooster(GreedyBooster):
+        stage_trainer = Watched
+
+    run = train(changed, tmp_path / "run", device="cpu", booster=WatchedBooster)
     first = load_file(run.stages[0].path)
     assert len(seen) == 1
     assert all(torch.equal(tensor, first[name]) for name, tensor in seen[0].items())
