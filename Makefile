@@ -7,6 +7,8 @@ PACKAGES := $(VENV)/packages
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 # Two tests at a time, each on one thread: more would only wait for each other.
 unit test-all test-random coverage: export OMP_NUM_THREADS := 1
+# Tests start some hundred processes; each would compile all modules anew where something forbids to keep the bytecode.
+unit test-all test-random coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: quickstart test test-all test-random test-python coverage lint types unit format results docs clean
 

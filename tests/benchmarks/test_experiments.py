@@ -145,7 +145,6 @@ def test_a_student_is_trained_after_its_teacher_and_measured_under_noise(
 
 
 @pytest.mark.slow
-@pytest.mark.representative
 def test_a_killed_training_resumes_and_counts_what_it_had_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FOLDER.parent)
     from benchmarks.lib.experiments import trained

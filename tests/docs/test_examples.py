@@ -69,7 +69,6 @@ def test_fastapi_application_answers_and_refuses(quickstart: Quickstart, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.representative
 def test_own_folder_and_architecture(quickstart: Quickstart, tmp_path: Path) -> None:
     finished = Runner(tmp_path, quickstart, None).process(shown("train_own.py"))
     assert finished.code == 0, finished.err

@@ -41,6 +41,8 @@ def test_tells_each_step(quickstart: Quickstart) -> None:
     steps = re.findall(r"^\[(\d)/6\] ", quickstart.finished.err, re.MULTILINE)
     assert steps == list("123456")
     assert re.match(r"16 test images: [\d.]+ % certified with the right label", quickstart.finished.out)
+    offered = re.findall(r"^  \S*robust (\w+) ", quickstart.finished.out, re.MULTILINE)
+    assert offered == ["inspect", "certify", "verify", "bench", "serve"]
 
 
 def test_writes_an_image_of_each_digit_that_the_model_reads(quickstart: Quickstart) -> None:
@@ -73,6 +75,7 @@ def clone(quickstart: Quickstart, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+@pytest.mark.slow
 def test_ends_with_commands_that_work_as_printed(clone: Path) -> None:
     assert in_a_clone("robust --version", clone).code == 127
     again = in_a_clone(f".venv/bin/robust quickstart {' '.join(SMALL)}", clone)

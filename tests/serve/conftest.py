@@ -174,6 +174,12 @@ def started(tiny: Path, colour: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield start
 
 
+TORCHSERVE_IS_SLOW = pytest.mark.parametrize(
+    "engine", [pytest.param("torchserve", marks=pytest.mark.slow), "asgi"], indirect=True
+)
+"""Both engines, where starting and stopping TorchServe takes ten seconds."""
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine in turn."""

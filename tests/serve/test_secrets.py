@@ -17,7 +17,7 @@ from robustinfer.cli.main import app
 from robustinfer.signing import PrivateKey, PublicKey, check_answer
 
 from ..waiting import PATIENCE, eventually
-from .conftest import TOKEN, Server, serving
+from .conftest import TOKEN, TORCHSERVE_IS_SLOW, Server, serving
 
 Array = npt.NDArray[Any]
 
@@ -42,6 +42,7 @@ def certify(server: Server, image: Array, token: str | None, **fields: Any) -> h
     return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
+@TORCHSERVE_IS_SLOW
 def test_a_foreign_environment_a_signing_key_a_lost_token_and_a_new_one(
     tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
 ) -> None:

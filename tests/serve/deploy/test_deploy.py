@@ -17,7 +17,7 @@ from robust.serve import ServeOptions
 from robust.serve.service import devices
 from robust.serve.service.measures import METRICS
 
-from ..conftest import ENGINES, serving
+from ..conftest import ENGINES, TORCHSERVE_IS_SLOW, serving
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "serve" / "deploy"
@@ -60,6 +60,7 @@ def environment_of_the_image() -> dict[str, str]:
 
 
 @pytest.mark.server
+@TORCHSERVE_IS_SLOW
 def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: Path, engine: str) -> None:
     """Entry point and health check in the image's environment, with other ports and a temporary folder of its own."""
     entry = json.loads(values("ENTRYPOINT")[0])
