@@ -30,9 +30,6 @@ class OnnxEngine:
         runtime = _runtime()
         self.device, providers = _providers(device, runtime.get_available_providers())
         options = session_options(threads)
-        # ONNX Runtime would fall back to the CPU without a word; a user who named a device wants that device.
-        if device not in {"auto", "cpu"}:
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         source, self.digest, weights = _read(path, options)
         self.dynamic = isinstance(source, bytes) and _DYNAMIC in source
         try:
@@ -47,6 +44,11 @@ class OnnxEngine:
             if device != "auto":
                 raise DeviceError(f"ONNX Runtime cannot use {device} here: it chose {used}.")
             self.device = "cpu"
+        # ONNX Runtime would start again on the CPU without a word when a run fails; a user who named a device wants
+        # that device. (Nodes of a GPU's graph that compute shapes and indices, as in a cascade, belong to the CPU: it
+        # must not be forbidden altogether.)
+        if device not in {"auto", "cpu"}:
+            self._session.disable_fallback()
         self.name = f"onnxruntime {runtime.__version__} ({used})"
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self._input = _named(self._session.get_inputs(), "image")

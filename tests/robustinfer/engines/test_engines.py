@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from robustinfer import Card, InputSpec, Predictor
+from robustinfer.engines import onnx as onnx_engine
 from robustinfer.engines.engine import good_batch
 from robustinfer.errors import EngineError, MissingExtraError
+
+from .cuda import Cuda
 
 SHAPE = (3, 4, 4)
 WEIGHTS = np.random.default_rng(0).normal(size=(3, 48)).astype(np.float32)
@@ -81,6 +84,31 @@ def test_torch_files_refuse_an_absent_device(torchscript: Any) -> None:
         Predictor.load(torchscript, device="cuda")
     with pytest.raises(DeviceError, match="auto, cpu, cuda or cuda:N"):
         Predictor.load(torchscript, device="tpu")
+
+
+def test_onnx_files_reach_the_gpu_that_was_named_in_full_precision(
+    linear_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cuda = linear_model(WEIGHTS, shape=SHAPE), Cuda(works=True)
+    monkeypatch.setattr(onnx_engine, "_runtime", lambda: cuda)
+    gpu = ("CUDAExecutionProvider", {"device_id": 1, "use_tf32": 0})
+    assert Predictor.load(path, device="cuda:1").device == "cuda:1"
+    assert (cuda.asked, cuda.fallback) == ([gpu], False)
+    cuda.fallback = True
+    assert Predictor.load(path).device == "cuda:0"
+    assert (cuda.asked[1:], cuda.fallback) == (["CPUExecutionProvider"], True)
+
+
+def test_a_gpu_that_does_not_work_is_an_error_only_if_it_was_named(
+    linear_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from robustinfer.errors import DeviceError
+
+    path = linear_model(WEIGHTS, shape=SHAPE)
+    monkeypatch.setattr(onnx_engine, "_runtime", lambda: Cuda(works=False))
+    with pytest.raises(DeviceError, match="cannot use cuda here: it chose CPUExecutionProvider"):
+        Predictor.load(path, device="cuda")
+    assert Predictor.load(path).device == "cpu"
 
 
 @pytest.mark.parametrize("kind", ["torchscript", "pt2", "onnx"])
