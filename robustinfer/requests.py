@@ -15,6 +15,7 @@ from .smoothing.domains import FINE_SIGMAS, Domain, GridDomain, NoiseName, domai
 from .smoothing.estimates import Smoothing
 from .smoothing.kinds import Bound, NoiseKind
 from .smoothing.noise import fresh_seed, total_variation
+from .smoothing.planning import QUANTILE
 from .smoothing.rules import RULES
 from .smoothing.tally import Tally
 from .voting import tally_of
@@ -66,6 +67,7 @@ class Request:
         noise = replayed or noise_name(domain)
         sigma, size = _sigma(given["sigma"], card, domain, REPLAYED if replayed else SETTINGS), card.input.size
         bound: Bound = given["bound"] or ("two-class" if n0 else "top-class")
+        tally = _tally(given["members"], card)
         question = Question(
             image=to_unit(image) if domain == "continuous" else image,
             noise=noise,
@@ -79,8 +81,8 @@ class Request:
             deadline=given["deadline"],
             seed=fresh_seed() if given["seed"] is None else given["seed"],
             seed_origin="runtime" if given["seed"] is None else "data set" if derived_seed else "caller",
-            tally=_tally(given["members"], card),
-            quantile=given["quantile"],
+            tally=tally,
+            quantile=_quantile(given, tally, replayed=replayed is not None),
             rules=rules,
         )
         question.check_reach()
@@ -122,6 +124,14 @@ def _tally(members: bool | None, card: Card) -> Tally:
             "the whole ensemble: export the run with `robust export --votes`."
         )
     return tally_of(card, members=card.kind == "votes" if members is None else members)
+
+
+def _quantile(given: Mapping[str, Any], tally: Tally, *, replayed: bool) -> float | None:
+    """That of the plan for a tolerance. Plans of members have always had one, which older certificates do not name."""
+    if tally.members and given["tolerance"] is not None and not replayed:
+        return given["quantile"] or QUANTILE
+    found: float | None = given["quantile"]
+    return found
 
 
 def _sigma(sigma: float | None, card: Card, domain: Domain, settings: Mapping[str, Setting]) -> float:

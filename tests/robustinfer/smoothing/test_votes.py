@@ -229,6 +229,16 @@ def test_every_mode_answers_and_replays(settings: dict[str, Any]) -> None:
         assert certificate.samples_used < 20_000
 
 
+def test_a_plan_of_members_names_its_quantile() -> None:
+    """It has always had one: an older certificate, which does not name it, is replayed by the same plan."""
+    predictor, asked = voters(), {"n": 3_000, "seed": 5, "tolerance": 0.05}
+    certificate = predictor.certify(IMAGE, **asked)
+    assert certificate.quantile == 0.7
+    assert predictor.certify(IMAGE, **asked, quantile=0.95).samples_used > certificate.samples_used
+    assert predictor.verify(dataclasses.replace(certificate, quantile=None), IMAGE).ok
+    assert predictor.certify(IMAGE, **asked, members=False).quantile is None
+
+
 def test_the_plurality_vote_can_be_certified_as_one_classifier() -> None:
     """The vote of half-spaces that look the same way is that of the second one, 0.45 away; no shares of alpha."""
     predictor = voters()
