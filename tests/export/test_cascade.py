@@ -71,6 +71,20 @@ def rule_of(card: Card) -> Rule:
     return Rule(order, thresholds, cascade.get("consensus", 0))
 
 
+def test_a_cascade_whose_samples_leave_by_rounding_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not compared, so there may be few of them only: here every tenth sample is one."""
+
+    def undecided(self: CascadeReference, image: Tensor, tolerance: float) -> npt.NDArray[np.bool_]:
+        return np.arange(len(image)) % 10 == 0
+
+    monkeypatch.setattr(CascadeReference, "undecided", undecided)
+    ensemble, card = make_ensemble(betas=BETAS)
+    options: dict[str, Any] = {"cascade": CascadeOptions(agreement=0.95), "fitting": IMAGES, "samples": 100}
+    with pytest.raises(ExportError, match=r"Rounding decides for \d+ of 108 samples .* more than 5%"):
+        export_ensemble(ensemble, card, tmp_path / "a.onnx", **options)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", FLOATS)
 def test_scores_are_the_sums_at_which_samples_leave(made: Made, name: str) -> None:
     """By its card alone a cascade can be computed again from the members, all of them asked, and nothing compressed."""

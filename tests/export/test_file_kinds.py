@@ -22,7 +22,11 @@ KINDS: dict[str, tuple[bool, str, dict[str, Any]]] = {  # on one trunk or not, h
     "int8": (False, ".onnx", INT8),
     "fp16": (False, ".onnx", {"precision": "fp16"}),
     "cascade": (False, ".onnx", CASCADE),
+    "cascade-pt": (False, ".pt", CASCADE),
+    "cascade-int8": (False, ".onnx", CASCADE | INT8),
+    "sampler": (False, ".onnx", {"sampler": True}),
     "heads": (True, ".onnx", {}),
+    "heads-int8": (True, ".onnx", INT8),
     "heads-cascade-int8": (True, ".onnx", CASCADE | INT8),
 }
 

@@ -9,13 +9,17 @@ import numpy as np
 import onnx
 import pytest
 from robust.export import export_ensemble
+from robust.export import precision as precisions
 from robust.export.acceptance import HeldOut, synthetic_images
+from robust.export.precision import calibration_copies
 
 from robustinfer import Predictor
 from robustinfer.card import InputSpec
 from robustinfer.cli.export import beside_float
+from robustinfer.engines import onnx as onnx_engine
 from robustinfer.errors import BatchError, ExportError
 
+from ..robustinfer.engines.cuda import Cuda
 from .conftest import make_ensemble
 
 IMAGES = synthetic_images(InputSpec(1, 8, 8), 12)
@@ -100,6 +104,37 @@ def test_what_has_no_lower_precision_is_refused(
     with pytest.raises(ExportError, match=sentence):
         export_ensemble(ensemble, card, tmp_path / name, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_ranges_that_do_not_suit_the_images_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrated on values fifty times too small, nearly everything saturates: the votes on noise show it."""
+
+    def faint(*given: Any) -> tuple[list[precisions.Pixels], dict[str, Any]]:
+        copies, facts = calibration_copies(*given)
+        return [batch / 50 for batch in copies], facts
+
+    monkeypatch.setattr(precisions, "calibration_copies", faint)
+    ensemble, card = make_ensemble(betas=(1.0, 0.4))
+    with pytest.raises(ExportError, match=r"of 100 votes on noise differ .* clearly more than 10%"):
+        export_ensemble(ensemble, card, tmp_path / "a.onnx", precision="int8", calibration=IMAGES, samples=100)
+    assert not list(tmp_path.iterdir())
+
+
+def test_scores_that_half_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
+    ensemble, card = make_ensemble(betas=(1e7, 4e6))
+    with pytest.raises(ExportError, match=r"votes on noise differ .* scores too large, for its precision"):
+        export_ensemble(ensemble, card, tmp_path / "a.onnx", precision="fp16", samples=100)
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_precision_is_asked_of_the_gpu_that_was_named(
+    exported: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = Cuda(works=True)
+    monkeypatch.setattr(onnx_engine, "_runtime", lambda: cuda)
+    predictor = Predictor.load(exported["fp16"].path, device="cuda")
+    assert cuda.asked == [("CUDAExecutionProvider", {"device_id": 0, "use_tf32": 0})]
+    assert predictor.scores(IMAGES.pixels).dtype == np.float32
 
 
 def test_dynamic_quantisation_is_refused(exported: dict[str, Any], tmp_path: Path) -> None:
