@@ -42,6 +42,28 @@ def test_results_of_the_first_page_are_those_of_the_records() -> None:
     assert f"| {int(1000 * boosted) / 1000:.3f} | {int(1000 * single) / 1000:.3f} |" in text
 
 
+def test_the_guarantee_quotes_the_record_of_samples() -> None:
+    """What decisions and tolerances cost: each row of the two tables, and the sentence on the means."""
+    text = (ROOT / "docs/guarantee.md").read_text()
+    record = json.loads((ROOT / "benchmarks/results/sample_economy.json").read_text())["results"]
+    decided = [row for row in record["two-class"]["decisions"] if row["radius"] > 0.001]
+    assert len(decided) == 6
+    for row in decided:
+        wald = f"{100 * row['wald_over_mean']:.0f} %"
+        cells = (f"{row['mean_samples']:,.0f}", f"{row['times_fewer']:.0f}", wald, f"{row['points_lost']:.2f}")
+        assert f"| {row['sigma']:.2f} | {row['radius']:.2f} | {' | '.join(cells)} |" in text
+    for two, top in zip(*(record[bound]["tolerance"] for bound in ("two-class", "top-class")), strict=True):
+        cells = (f"{one['mean_radius_lost']:.3f} | {100 * one['share_beyond_tolerance']:.0f} %" for one in (two, top))
+        assert f"| {two['sigma']:.2f} | {' | '.join(cells)} |" in text
+    claims = {bound: {one["claim"]: one["value"] for one in record[bound]["claims"]} for bound in record}
+    words = " at a mean loss of {:.3f} (top-class bound: {:.1f} times, {:.3f}), means over the four sigmas."
+    fewer, lost = (
+        [claims[bound][f"tolerance 0.05: {name}"] for bound in ("two-class", "top-class")]
+        for name in ("times fewer samples", "mean radius lost")
+    )
+    assert f"{fewer[0]:.1f} times fewer" + words.format(lost[0], fewer[1], lost[1]) in text
+
+
 def test_names_of_the_paper_map_exist() -> None:
     links = re.findall(r"\[`(\w+)`\]\(\.\./([\w/]+\.py)\)", (ROOT / "docs" / "paper-map.md").read_text())
     assert len(links) > 40
