@@ -23,6 +23,7 @@ from robustinfer import Predictor
 from robustinfer.card import Card, InputSpec
 from robustinfer.engines import check_rows
 from robustinfer.errors import BatchError, ExportError, ModelError, RobustinferError
+from robustinfer.images import in_batches
 from robustinfer.smoothing.bounds import clopper_pearson_lower, clopper_pearson_upper
 from robustinfer.smoothing.domains import noise_name
 from robustinfer.smoothing.noise import add_noise
@@ -121,8 +122,7 @@ def accept(
     comparison = _Comparison(predictor, card, tolerance)
     with torch.inference_mode():
         clean = images.pixels * np.float32(1 / 255)
-        for first in range(0, len(clean), _BATCH):
-            batch = clean[first : first + _BATCH]
+        for first, batch in in_batches(clean, _BATCH):
             comparison.add(batch, *_reference(ensemble, card, batch, tolerance), "image", first)
         clean_flips = comparison.flips
         comparison.votes = comparison.flips = 0  # votes are compared on noise
@@ -245,7 +245,8 @@ class _Comparison:
         if clopper_pearson_lower(self.flips, self.votes, _ALPHA) > flips:
             raise ExportError(
                 f"{self.flips} of {self.votes} votes on noise differ between the exported file and the ensemble, "
-                f"clearly more than {flips:.0%}: its classes are too close to ties; no file was kept."
+                f"clearly more than {flips:.0%}: classes are too close to ties, or scores too large, for its "
+                "precision; no file was kept."
             )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustinfer.errors import ArgumentError, ExportError
+from robustinfer.images import in_batches
 
 from .acceptance import Images, noisy_copies
 from .cascade import Rule, Terms, margins, walk
@@ -133,9 +134,8 @@ def _scores(scorer: Scorer, images: Images, sigma: float | None) -> tuple[Terms,
 
 def _batches(images: Images, sigma: float | None) -> Iterator[tuple[list[int], npt.NDArray[np.float32]]]:
     if sigma is None:
-        for first in range(0, len(images.pixels), _BATCH):
-            batch = images.pixels[first : first + _BATCH] * np.float32(1 / 255)
-            yield list(range(first, first + len(batch))), batch
+        for first, batch in in_batches(images.pixels, _BATCH):
+            yield list(range(first, first + len(batch))), batch * np.float32(1 / 255)
         return
     waiting: list[tuple[int, npt.NDArray[np.float32]]] = []
     for number, _, noisy in noisy_copies(images, sigma, _COPIES * len(images.pixels)):

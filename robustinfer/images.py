@@ -31,6 +31,7 @@ __all__ = [
     "decode_image",
     "decoding_work",
     "image_digest",
+    "in_batches",
     "picture_shape",
     "read_image",
     "to_unit",
@@ -80,6 +81,12 @@ def to_unit(image: Array) -> npt.NDArray[np.float32]:
         scaled: npt.NDArray[np.float32] = np.multiply(image, np.float32(1 / 255), dtype=np.float32)
         return scaled
     return np.asarray(image, dtype=np.float32)
+
+
+def in_batches(images: Array, size: int) -> Iterator[tuple[int, Array]]:
+    """Images in batches of `size`, the last one possibly smaller, each with the number of its first image."""
+    for first in range(0, len(images), size):
+        yield first, images[first : first + size]
 
 
 def image_digest(image: Array) -> str:

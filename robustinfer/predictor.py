@@ -19,7 +19,7 @@ from .crew import Crew, Pace
 from .engines import Engine, check_rows, load_engine
 from .errors import CardError, DigestError, EngineError, SettingError
 from .explanations import untrained_noise
-from .images import as_batch, to_unit
+from .images import as_batch, in_batches, to_unit
 from .jobs import Job
 from .live import AnswerFuture, Live, check_process
 from .replay import Replay, replay
@@ -127,9 +127,7 @@ class Predictor:
         """
         batch = as_batch(images, self.card.input)
         tally = tally_of(self.card, members=False)
-        pieces = [
-            scores_of(self.engine, tally, to_unit(batch[i : i + self.batch])) for i in range(0, len(batch), self.batch)
-        ]
+        pieces = [scores_of(self.engine, tally, to_unit(part)) for _, part in in_batches(batch, self.batch)]
         if not pieces:
             return np.empty((0, tally.classes), dtype=np.float32)
         scores = np.concatenate(pieces)

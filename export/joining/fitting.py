@@ -6,7 +6,7 @@ it is the mean cross-entropy over noisy copies, since noisy images are what the 
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from robustinfer import Predictor
 from robustinfer.card import Card
 from robustinfer.data import choose_readable, load_images, parse_data
 from robustinfer.errors import ExportError
+from robustinfer.images import in_batches
 
 from ..acceptance import HeldOut, noisy_copies
 
@@ -110,12 +111,13 @@ def _member_scores(
     """Scores (members, rows, classes) of the images, or of noisy copies of them, and the image of each row."""
     parts: list[list[Array]] = []
     owners: list[int] = []
+    batches: Iterator[tuple[Sequence[int], npt.NDArray[np.float32]]]
     if sigma is None:
         clean = images.pixels * np.float32(1 / 255)
-        batches = [(range(i, min(i + _BATCH, len(clean))), clean[i : i + _BATCH]) for i in range(0, len(clean), _BATCH)]
+        batches = ((range(first, first + len(batch)), batch) for first, batch in in_batches(clean, _BATCH))
     else:
         copies = noisy_copies(images, sigma, _COPIES * len(images.pixels))
-        batches = [([number] * len(noisy), noisy) for number, _, noisy in copies]  # type: ignore[misc]
+        batches = (([number] * len(noisy), noisy) for number, _, noisy in copies)
     for numbers, batch in batches:
         parts.append([predictor.engine.scores(batch).astype(np.float64) for predictor in predictors])
         owners += list(numbers)

@@ -23,6 +23,7 @@ from robustinfer.engines.external import external_files
 from robustinfer.engines.loading import existing_model
 from robustinfer.engines.onnx import OnnxEngine
 from robustinfer.errors import EngineError, ExportError, ModelFileError
+from robustinfer.images import in_batches
 from robustinfer.version import __version__
 
 __all__ = ["Foreign", "Layout", "Original", "adapted", "read_graph"]
@@ -321,8 +322,7 @@ class Original(nn.Module):
         """Scores (N, K) of images (N, C, H, W)."""
         values, batch = self.prepared(pixels), self.foreign.batch or 1
         pieces = []
-        for first in range(0, len(values), batch):
-            part = values[first : first + batch]
+        for _, part in in_batches(values, batch):
             full = np.concatenate([part, np.repeat(part[-1:], batch - len(part), axis=0)])
             try:
                 pieces.append(np.asarray(self.engine.scores(full))[: len(part)].astype(np.float32))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from robustinfer.card import InputSpec
 from robustinfer.errors import DataError, ImageFileError
-from robustinfer.images import IMAGE_SUFFIXES, read_image
+from robustinfer.images import IMAGE_SUFFIXES, in_batches, read_image
 
 from ..acceptance import Images, noisy_copies, synthetic_images
 
@@ -99,7 +99,7 @@ def under_noise(
 ) -> UnderNoise:
     """Count the labels that noise leaves as they are, on `copies` noisy copies of each image."""
     clean = images.pixels * np.float32(1 / 255)
-    plain = np.concatenate([scores(clean[i : i + 32]) for i in range(0, len(clean), 32)]).argmax(1)
+    plain = np.concatenate([scores(batch) for _, batch in in_batches(clean, 32)]).argmax(1)
     kept, right, count = 0, 0, 0
     for image, _, noisy in noisy_copies(images, sigma, copies * len(clean)):
         labels = scores(noisy).argmax(1)
