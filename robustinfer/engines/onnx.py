@@ -27,13 +27,13 @@ class OnnxEngine:
     """A scores graph in ONNX Runtime. `InferenceSession.run` may be called from several threads at once."""
 
     def __init__(self, path: Path, *, device: str = "auto", threads: int | None = None) -> None:
-        runtime = _runtime()
-        self.device, providers = _providers(device, runtime.get_available_providers())
+        onnxruntime, self.threads = runtime(), threads
+        self.device, providers = _providers(device, onnxruntime.get_available_providers())
         options = session_options(threads)
         source, self.digest, weights = _read(path, options)
         self.dynamic = isinstance(source, bytes) and _DYNAMIC in source
         try:
-            self._session = runtime.InferenceSession(source, sess_options=options, providers=providers)
+            self._session = onnxruntime.InferenceSession(source, sess_options=options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             if self.device != "cpu" and device != "auto":
                 raise DeviceError(f"ONNX Runtime cannot use {device} for {path}: {first_line(error)}.") from error
@@ -49,7 +49,7 @@ class OnnxEngine:
         # must not be forbidden altogether.)
         if device not in {"auto", "cpu"}:
             self._session.disable_fallback()
-        self.name = f"onnxruntime {runtime.__version__} ({used})"
+        self.name = f"onnxruntime {onnxruntime.__version__} ({used})"
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self._input = _named(self._session.get_inputs(), "image")
         self._output = _named(self._session.get_outputs(), "scores").name
@@ -73,7 +73,7 @@ class OnnxEngine:
 
 def session_options(threads: int | None = None) -> Any:
     """How ONNX Runtime is set up here: for batches that vary in size, beside threads that draw noise."""
-    options = _runtime().SessionOptions()
+    options = runtime().SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.log_severity_level = 3  # its warnings are about its own optimisations; errors are raised
     # Batches vary in size, and a memory plan is kept for every size: plans cost memory and, measured, save no time.
@@ -87,7 +87,8 @@ def session_options(threads: int | None = None) -> Any:
     return options
 
 
-def _runtime() -> Any:
+def runtime() -> Any:
+    """The package onnxruntime, of which there are two; an error says which to install."""
     try:
         import onnxruntime
     except ModuleNotFoundError as error:

@@ -131,7 +131,7 @@ def test_half_precision_is_asked_of_the_gpu_that_was_named(
     exported: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = Cuda(works=True)
-    monkeypatch.setattr(onnx_engine, "_runtime", lambda: cuda)
+    monkeypatch.setattr(onnx_engine, "runtime", lambda: cuda)
     predictor = Predictor.load(exported["fp16"].path, device="cuda")
     assert cuda.asked == [("CUDAExecutionProvider", {"device_id": 0, "use_tf32": 0})]
     assert predictor.scores(IMAGES.pixels).dtype == np.float32

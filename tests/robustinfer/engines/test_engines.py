@@ -13,6 +13,7 @@ import pytest
 from robustinfer import Card, InputSpec, Predictor
 from robustinfer.engines import onnx as onnx_engine
 from robustinfer.engines.engine import good_batch
+from robustinfer.engines.product import matrix_products
 from robustinfer.errors import EngineError, MissingExtraError
 
 from .cuda import Cuda
@@ -90,7 +91,7 @@ def test_onnx_files_reach_the_gpu_that_was_named_in_full_precision(
     linear_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, cuda = linear_model(WEIGHTS, shape=SHAPE), Cuda(works=True)
-    monkeypatch.setattr(onnx_engine, "_runtime", lambda: cuda)
+    monkeypatch.setattr(onnx_engine, "runtime", lambda: cuda)
     gpu = ("CUDAExecutionProvider", {"device_id": 1, "use_tf32": 0})
     assert Predictor.load(path, device="cuda:1").device == "cuda:1"
     assert (cuda.asked, cuda.fallback) == ([gpu], False)
@@ -105,7 +106,7 @@ def test_a_gpu_that_does_not_work_is_an_error_only_if_it_was_named(
     from robustinfer.errors import DeviceError
 
     path = linear_model(WEIGHTS, shape=SHAPE)
-    monkeypatch.setattr(onnx_engine, "_runtime", lambda: Cuda(works=False))
+    monkeypatch.setattr(onnx_engine, "runtime", lambda: Cuda(works=False))
     with pytest.raises(DeviceError, match="cannot use cuda here: it chose CPUExecutionProvider"):
         Predictor.load(path, device="cuda")
     assert Predictor.load(path).device == "cpu"
@@ -120,6 +121,17 @@ def test_an_image_the_graph_cannot_take_is_an_engine_error(
     engine = Predictor.load(path).engine
     with pytest.raises(EngineError, match="failed"):
         engine.scores(np.zeros((1, 3, 5, 5), dtype=np.float32))
+
+
+def test_matrix_products_of_numpy_and_of_the_engine_are_the_same(
+    linear_model: Callable[..., Path], torchscript: Any
+) -> None:
+    left, right = (np.random.default_rng(seed).random((200, 200), dtype=np.float32) for seed in (1, 2))
+    engines = [Predictor.load(path, threads=1).engine for path in (linear_model(WEIGHTS, shape=SHAPE), torchscript)]
+    by_numpy, by_runtime = matrix_products(engines[0], left, right)
+    assert np.array_equal(by_numpy(), left @ right)
+    assert np.allclose(by_runtime()[0], left @ right, rtol=1e-5)
+    assert len(matrix_products(engines[1], left, right)) == 1
 
 
 def test_threads_and_batch_are_arguments(linear_model: Callable[..., Path]) -> None:
