@@ -11,8 +11,8 @@ from robustinfer.files import write_text
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, which is not installed
 from benchmarks.lib.details import pages
-from benchmarks.lib.questions import results_page
 from benchmarks.lib.record import BENCHMARKS, RESULTS
+from benchmarks.lib.topics import results_page
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from ..service.options import ServedModel, ServeOptions
 from ..service.state import ENVIRONMENT
 from .metrics import DIRECTORY, MetricsPort
 from .supervisor import Supervisor
-from .worker import SETTINGS_FILE, WorkerSettings
+from .worker import OPTIONS_FILE, WorkerOptions
 
 __all__ = ["AsgiLauncher"]
 
@@ -54,7 +54,7 @@ class AsgiLauncher(BaseLauncher):
         return [worker.pid for worker in self._workers]
 
     def facts(self) -> dict[str, Any]:
-        """Nothing besides the settings."""
+        """Nothing besides the options."""
         return {}
 
     def wait_ready(self) -> None:
@@ -95,8 +95,8 @@ class AsgiLauncher(BaseLauncher):
     def _start(self, folder: Path) -> None:
         counts = folder / "metrics"
         counts.mkdir()
-        settings = WorkerSettings(
-            models=tuple(WorkerSettings.model(model) for model in self.models),
+        options = WorkerOptions(
+            models=tuple(WorkerOptions.model(model) for model in self.models),
             gpus=self.allotment.gpus,
             threads=self.allotment.threads,
             limits=self.limits.to_json(),
@@ -108,7 +108,7 @@ class AsgiLauncher(BaseLauncher):
             trusted_proxies=self.options.trusted_proxies,
             page=self.options.page,
         )
-        write_text(folder / SETTINGS_FILE, settings.dumps())
+        write_text(folder / OPTIONS_FILE, options.dumps())
         traces = [name for name in os.environ if name.startswith("OTEL_")]  # meant for whoever answers requests
         environment = inherited(os.environ, also=[*self.options.environment, *traces]) | {
             ENVIRONMENT: str(folder / "state"),

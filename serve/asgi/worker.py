@@ -34,9 +34,9 @@ from .connections import limited
 from .counter import Counter
 from .tracing import Tracing
 
-__all__ = ["CANNOT_START", "SETTINGS_FILE", "Worker", "WorkerSettings", "main"]
+__all__ = ["CANNOT_START", "OPTIONS_FILE", "Worker", "WorkerOptions", "main"]
 
-SETTINGS_FILE = "worker.json"
+OPTIONS_FILE = "worker.json"
 CANNOT_START = 3
 """The exit code of a worker that would not start a second time either."""
 
@@ -47,7 +47,7 @@ _STUCK = 30.0  # seconds an engine may work without a vote coming in; less, if t
 
 
 @dataclass(frozen=True)
-class WorkerSettings:
+class WorkerOptions:
     """What the launcher tells its workers."""
 
     models: tuple[Mapping[str, Any], ...]
@@ -63,11 +63,11 @@ class WorkerSettings:
     page: bool
 
     def dumps(self) -> str:
-        """The settings as JSON."""
+        """The options as JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def load(cls, path: Path) -> "WorkerSettings":
+    def load(cls, path: Path) -> "WorkerOptions":
         """Read them in a worker."""
         document = json.loads(path.read_text())
         return cls(**document | {name: tuple(document[name]) for name in ("models", "trusted_proxies")})
@@ -87,30 +87,30 @@ class WorkerSettings:
 class Worker:
     """The server of one process."""
 
-    def __init__(self, settings: WorkerSettings, folder: Path, number: int) -> None:
+    def __init__(self, options: WorkerOptions, folder: Path, number: int) -> None:
         self._state = State(folder / "state", every=_TICK)
         self._parent = os.getppid()
         self._tracing = Tracing.of_environment()
         self._progress: tuple[Any, ...] = ()
         self._progress_at = time.monotonic()
-        self._stuck = min(_STUCK, settings.watch_timeout)
+        self._stuck = min(_STUCK, options.watch_timeout)
         readers = ThreadPoolExecutor(2, "reader")
         counters = {}
-        for model in settings.models:
-            desk = _desk(model, settings, self._state, number)
+        for model in options.models:
+            desk = _desk(model, options, self._state, number)
             desk.warm_up()
             # One is in work, the others wait.
-            counters[desk.name] = Counter(desk, readers, version=model["version"], most=settings.queue + 1)
+            counters[desk.name] = Counter(desk, readers, version=model["version"], most=options.queue + 1)
             logs.record("worker ready", model=desk.name, digest=desk.predictor.digest, device=desk.predictor.device)
         self.application = Application(
             counters,
             state=self._state,
-            max_body=settings.limits["max_body"],
-            read_seconds=settings.read_timeout,
-            page=_page(settings, counters, self._state) if settings.page else (),
+            max_body=options.limits["max_body"],
+            read_seconds=options.read_timeout,
+            page=_page(options, counters, self._state) if options.page else (),
             tracing=self._tracing,
         )
-        self._server = uvicorn.Server(_configuration(self.application, settings))
+        self._server = uvicorn.Server(_configuration(self.application, options))
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer until the launcher marks the end, or is gone."""
@@ -158,24 +158,24 @@ class Worker:
                     logs.record("test prediction failed", model=counter.desk.name, reason=f"{error}"[:500])
 
 
-def _desk(model: Mapping[str, Any], settings: WorkerSettings, state: State, number: int) -> Desk:
+def _desk(model: Mapping[str, Any], options: WorkerOptions, state: State, number: int) -> Desk:
     from robustinfer import Card, Predictor
 
     predictor = Predictor.load(
         model["path"],
-        device=f"cuda:{number % settings.gpus}" if settings.gpus else "cpu",
-        threads=settings.threads,
+        device=f"cuda:{number % options.gpus}" if options.gpus else "cpu",
+        threads=options.threads,
         card=Card.loads(model["card"]) if model["card"] else None,
         digest=model["digest"],
     )
-    key = state.signing_key() if settings.sign else None
-    return Desk(predictor, name=model["name"], limits=Limits.from_json(settings.limits), state=state, key=key)
+    key = state.signing_key() if options.sign else None
+    return Desk(predictor, name=model["name"], limits=Limits.from_json(options.limits), state=state, key=key)
 
 
-def _page(settings: WorkerSettings, counters: Mapping[str, Counter], state: State) -> list[BaseRoute]:
+def _page(options: WorkerOptions, counters: Mapping[str, Counter], state: State) -> list[BaseRoute]:
     from ..page.routes import PageModel, page_routes
 
-    paths = {model["name"]: Path(model["path"]) for model in settings.models}
+    paths = {model["name"]: Path(model["path"]) for model in options.models}
     desks = {name: counter.desk for name, counter in counters.items()}
     models = {
         name: PageModel(desk.predictor, paths[name], desk.limits, desk.decoder.decode) for name, desk in desks.items()
@@ -183,10 +183,10 @@ def _page(settings: WorkerSettings, counters: Mapping[str, Counter], state: Stat
     return page_routes(models, permits=state.permits)
 
 
-def _configuration(application: Application, settings: WorkerSettings) -> uvicorn.Config:
+def _configuration(application: Application, options: WorkerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         application.gate,
-        http=limited(header_seconds=settings.read_timeout, most=settings.connections),
+        http=limited(header_seconds=options.read_timeout, most=options.connections),
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -194,8 +194,8 @@ def _configuration(application: Application, settings: WorkerSettings) -> uvicor
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=list(settings.trusted_proxies),
+        proxy_headers=bool(options.trusted_proxies),
+        forwarded_allow_ips=list(options.trusted_proxies),
         timeout_keep_alive=75,
         # A drain ends when nothing is in hand, before anybody sends a signal; after one there is no time left.
         timeout_graceful_shutdown=1,
@@ -207,7 +207,7 @@ def main() -> int:
     folder, number, descriptor = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     logs.log_to_stderr()
     try:
-        worker = Worker(WorkerSettings.load(folder / SETTINGS_FILE), folder, number)
+        worker = Worker(WorkerOptions.load(folder / OPTIONS_FILE), folder, number)
     except Exception as error:
         logs.record("worker failed", reason=f"{type(error).__name__}: {error}")
         return CANNOT_START

@@ -16,8 +16,8 @@ from . import health, logs
 from .addresses import choose_addresses, require_free
 from .devices import allot
 from .folders import PrivateFolder
+from .health_port import HealthPort
 from .options import ServedModel, ServeOptions
-from .probes import HealthPort
 from .secrets import read_token, signing_key
 from .state import State
 
@@ -78,7 +78,7 @@ class BaseLauncher(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What `robust serve --check` says about this engine besides the settings."""
+        """What `robust serve --check` says about this engine besides the options."""
 
     def remarks(self) -> list[str]:
         """What the operator should know about the server that has just started."""

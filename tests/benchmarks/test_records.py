@@ -67,7 +67,7 @@ def test_quick_runs_write_every_row_and_resume_where_they_stopped(record: Any, t
 
 def test_rendering_the_records_gives_the_pages_of_the_repository(tmp_path: Path) -> None:
     from benchmarks.lib.details import pages
-    from benchmarks.lib.questions import results_page
+    from benchmarks.lib.topics import results_page
 
     details = pages(FOLDER / "results", tmp_path / "plots")
     page = results_page(FOLDER / "results", details)

@@ -49,7 +49,7 @@ def picture(pixels: Any, format: str = "PNG", **options: Any) -> bytes:
 
 
 def json_body(number: int = 0, **fields: Any) -> bytes:
-    """A question in JSON."""
+    """A request in JSON."""
     return json.dumps({"image": PIXELS[number % len(PIXELS)].tolist(), **fields}).encode()
 
 

@@ -49,7 +49,7 @@ _HEADERS = [
 
 
 @dataclass
-class Question:
+class Attempt:
     """A request as bytes on the wire."""
 
     kind: str
@@ -64,11 +64,11 @@ class Outcome:
     examples: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, number: int, question: Question, status: int) -> None:
+    def add(self, number: int, made: Attempt, status: int) -> None:
         with self.lock:
-            self.statuses.setdefault(question.kind, Counter())[status] += 1
-            if not _allowed(question.kind, status) and len(self.examples) < 20:
-                example = {"number": number, "kind": question.kind, "status": status, "wire": repr(question.wire[:300])}
+            self.statuses.setdefault(made.kind, Counter())[status] += 1
+            if not _allowed(made.kind, status) and len(self.examples) < 20:
+                example = {"number": number, "kind": made.kind, "status": status, "wire": repr(made.wire[:300])}
                 self.examples.append(example)
                 print(example, flush=True)
 
@@ -87,7 +87,7 @@ def _allowed(kind: str, status: int) -> bool:
     return 200 <= status < 300 or 400 <= status < 500 or status == 503 or (kind == "bytes" and status in (CLOSED, 505))
 
 
-def question(number: int, certificate: Mapping[str, Any] | None = None) -> Question:
+def attempt(number: int, certificate: Mapping[str, Any] | None = None) -> Attempt:
     """The request of this number; with a certificate of `PIXELS[0]`, to an engine that can replay it."""
     chance = random.Random(f"{SEED} {number}")
     kinds, weights = dict(KINDS), [40, 30, 15, 10, 5]
@@ -95,7 +95,7 @@ def question(number: int, certificate: Mapping[str, Any] | None = None) -> Quest
         kinds[LIVING] = partial(_living, certificate=certificate)
         weights.append(20)
     kind = chance.choices(list(kinds), weights=weights)[0]
-    return Question(kind, kinds[kind](chance))
+    return Attempt(kind, kinds[kind](chance))
 
 
 def wire(
@@ -235,7 +235,7 @@ KINDS: dict[str, Callable[[random.Random], bytes]] = {
 }
 
 
-def ask(target: Target, asked: Question, *, timeout: float = 60) -> int:
+def ask(target: Target, asked: Attempt, *, timeout: float = 60) -> int:
     """The status of the answer, or `CLOSED`."""
     method = asked.wire.split(b" ", 1)[0].decode("latin-1")
     with socket.create_connection(target.address, timeout=timeout) as connection:
@@ -263,7 +263,7 @@ def certificate_to_replay(target: Target) -> Mapping[str, Any] | None:
 def run(
     target: Target, outcome: Outcome, numbers: range, *, clients: int, certificate: Mapping[str, Any] | None
 ) -> None:
-    """Ask the questions of these numbers, by several clients at once."""
+    """Send the requests of these numbers, by several clients at once."""
     waiting = iter(numbers)
     lock = threading.Lock()
 
@@ -273,9 +273,9 @@ def run(
                 number = next(waiting, None)
             if number is None:
                 return
-            asked = question(number, certificate)
+            asked = attempt(number, certificate)
             status = ask(target, asked)
-            while status == 503:  # full, not refused: the question has not been looked at
+            while status == 503:  # full, not refused: nobody has looked at the request
                 outcome.add(number, asked, 503)
                 status = ask(target, asked)
             outcome.add(number, asked, status)

@@ -98,7 +98,7 @@ def _two_lengths(target: Target) -> tuple[bool, str]:
 
 
 def _pipelined(target: Target) -> tuple[bool, str]:
-    """A long and two short questions on one connection, told apart by n: answers come in the order of the questions."""
+    """A long and two short requests on one connection, told apart by n: answers come in the order of the requests."""
     sent, wanted = b"", [20_000, 500, 600]
     for place, n in enumerate(wanted):
         body = json_body(n=n)

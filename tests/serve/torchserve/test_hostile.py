@@ -13,7 +13,7 @@ import httpx
 import numpy.typing as npt
 import pytest
 from robust.serve.service.environment import inherited
-from robust.serve.service.probes import HealthPort
+from robust.serve.service.health_port import HealthPort
 from robust.serve.service.state import State
 from robust.serve.torchserve.watch import Watch
 

@@ -10,7 +10,7 @@ from benchmarks.lib.details import command, load, page_of
 from benchmarks.lib.operations import answer as operations
 from benchmarks.lib.outcomes import Records
 
-__all__ = ["QUESTIONS", "Question", "results_page"]
+__all__ = ["TOPICS", "Topic", "results_page"]
 
 _INTRODUCTION = """# Results
 
@@ -23,10 +23,11 @@ images, not that of the seed.
 
 
 @dataclass(frozen=True)
-class Question:
-    """A question, the records that answer it, and how. `answer` returns the verdict, and a table or more sentences.
+class Topic:
+    """A question of the page, the records that answer it, and how.
 
-    `also` are records that it tells more from where they exist.
+    `answer` returns the verdict, and a table or more sentences. `also` are records that it tells more from where they
+    exist.
     """
 
     title: str
@@ -35,42 +36,42 @@ class Question:
     also: tuple[str, ...] = ()
 
 
-QUESTIONS = (
-    Question(
+TOPICS = (
+    Topic(
         "Is a boosted ensemble more robust than a network of the same cost?",
         ("linf_mnist", "cifar10"),
         attacked,
         also=("linf_full",),
     ),
-    Question("Do the paper's approximations hold?", ("linf_mnist",), offsets),
-    Question(
+    Topic("Do the paper's approximations hold?", ("linf_mnist",), offsets),
+    Topic(
         "Does boosting certify larger radii than a network of the same cost?",
         ("l2_mnist", "l2_published", "l2_long", "cifar10_l2"),
         certified,
         also=("gtsrb_l2", "cifar10_fast"),
     ),
-    Question("How do the certified radii compare with published ones?", ("l2_long",), published),
-    Question("Do certificates hold, and does a crash cost anything?", ("soundness", "kills", "domain_speed"), trust),
-    Question("What do fewer samples cost?", ("sample_economy", "bound_choice"), samples),
-    Question("How fast are certificates?", ("certify_speed", "question_speed"), speed),
-    Question(
+    Topic("How do the certified radii compare with published ones?", ("l2_long",), published),
+    Topic("Do certificates hold, and does a crash cost anything?", ("soundness", "kills", "domain_speed"), trust),
+    Topic("What do fewer samples cost?", ("sample_economy", "bound_choice"), samples),
+    Topic("How fast are certificates?", ("certify_speed", "question_speed"), speed),
+    Topic(
         "How fast is the exported file?",
         ("export_speed", "import_time"),
         exported,
         also=("cheap_samples", "cascade_rules"),
     ),
-    Question("What accuracy does each operation buy?", ("operations",), operations),
-    Question("Does a wrapped classifier score as in its own pipeline?", ("wrapped",), wrapping),
-    Question("Is fine-tuning a network quicker than training one?", ("finetuning",), finetuned),
-    Question("What does serving cost?", ("serving_load",), serving),
-    Question(
+    Topic("What accuracy does each operation buy?", ("operations",), operations),
+    Topic("Does a wrapped classifier score as in its own pipeline?", ("wrapped",), wrapping),
+    Topic("Is fine-tuning a network quicker than training one?", ("finetuning",), finetuned),
+    Topic("What does serving cost?", ("serving_load",), serving),
+    Topic(
         "What does training cost?",
         ("training_step", "training_memory", "augmented_offsets"),
         training,
         also=("budget", "schedules"),
     ),
-    Question("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
-    Question("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes, also=("head_forms",)),
+    Topic("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
+    Topic("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes, also=("head_forms",)),
 )
 
 
@@ -78,14 +79,14 @@ def results_page(results: Path, shown: Iterable[str]) -> str:
     """The whole page. `shown` are the detail pages that exist, all of which it names."""
     parts, missing = [_INTRODUCTION], []
     linked: set[str] = set()
-    for question in QUESTIONS:
-        records = {name: document for name in question.records if (document := load(results, name)) is not None}
-        if len(records) < len(question.records):
-            absent = ", ".join(f"`{name}`" for name in question.records if name not in records)
-            missing.append(f"- {question.title} Missing: {absent}.")
+    for topic in TOPICS:
+        records = {name: document for name in topic.records if (document := load(results, name)) is not None}
+        if len(records) < len(topic.records):
+            absent = ", ".join(f"`{name}`" for name in topic.records if name not in records)
+            missing.append(f"- {topic.title} Missing: {absent}.")
             continue
-        records |= {name: document for name in question.also if (document := load(results, name)) is not None}
-        verdict, more = question.answer(records)
+        records |= {name: document for name in topic.also if (document := load(results, name)) is not None}
+        verdict, more = topic.answer(records)
         commands = "; ".join(dict.fromkeys(f"`{command(document, name)}`" for name, document in records.items()))
         names = dict.fromkeys(page_of(name) for name in records)
         linked |= names.keys()
@@ -94,7 +95,7 @@ def results_page(results: Path, shown: Iterable[str]) -> str:
         gap = "\n" if more.endswith("|\n") else ""
         more = f"{more}{gap}Reproduce with {commands}. Details: {links}."
         pause = "\n\n" if more.startswith(("|", "!")) else "\n"  # before a table or a plot
-        parts.append(f"## {question.title}\n\n**{verdict}**{pause}{more}\n")
+        parts.append(f"## {topic.title}\n\n**{verdict}**{pause}{more}\n")
     if rest := [name for name in shown if name not in linked]:
         parts.append(f"## More\n\n{', '.join(f'[{name}](details/{name}.md)' for name in rest)}\n")
     if missing:
