@@ -20,7 +20,7 @@ from robustinfer.report.tables import confusion_table, votes_table
 from robustinfer.smoothing.bounds import format_radius
 from robustinfer.summary import percent
 
-from .conftest import Quickstart, robust
+from ...docs.conftest import Quickstart, robust
 
 
 class Page(html.parser.HTMLParser):
