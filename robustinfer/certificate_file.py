@@ -234,7 +234,7 @@ def _check_entries(header: Header, entries: list[Entry], path: Path) -> None:
     for entry in entries:
         one, wrong = entry.certificate, ""
         if entry.index in seen:
-            wrong = "stands there twice"
+            wrong = "appears twice"
         elif entry.index not in numbers:
             wrong = "is not one of the images that the header names"
         elif dataclasses.asdict(one.model) != header.model:

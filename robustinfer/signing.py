@@ -273,7 +273,7 @@ def _subject(name: str, digest: str) -> Document:
 
 def _check(envelope: Any, expected: Document, key: PublicKey) -> None:
     if _canonical(_opened(envelope, key)) != _canonical(expected):
-        raise SignatureError("The signature is of something else: what was signed has been changed since.")
+        raise SignatureError("The signature does not match: the content was changed after signing.")
 
 
 def _opened(document: Any, key: PublicKey) -> Any:

@@ -34,7 +34,7 @@ class Recipe:
 
     # The data
     data: str = text("digits", "digits, mnist, cifar10, imagenet, folder:PATH or npz:PATH")
-    size: int = number(0, "side of the square images to which pictures are brought; 0 takes those of one size only")
+    size: int = number(0, "pictures are resized to squares of this side; 0 accepts pictures of one size only")
     validation: float = number(0.1, "part of the training set that is held out for measurements", high=0.5)
     augment: str = choice("none", ("none", "crop", "crop-flip"), "random change of each training image")
     limit: int = number(0, "use at most this many training images; 0 uses all")

@@ -29,7 +29,7 @@ def command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Data set to measure on, under noise, as robust certify takes it: a cascade's speed depends on it.",
+            help="Data set to measure on, under noise, named as for robust certify: a cascade's speed depends on it.",
             show_default="random pixels",
         ),
     ] = None,

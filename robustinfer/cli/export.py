@@ -26,7 +26,7 @@ def command(
     ],
     format: Annotated[
         str | None,
-        typer.Option(help="onnx, torchscript, pt2, triton or mar; by default what the suffix of --out says."),
+        typer.Option(help="onnx, torchscript, pt2, triton or mar; by default the one that the suffix of --out names."),
     ] = None,
     stages: Annotated[
         int | None, typer.Option(help="Use the first K stages, with the betas they had then.", metavar="K", min=1)
@@ -76,7 +76,7 @@ def command(
         bool,
         typer.Option(
             "--cascade",
-            help="Ask the members one after the other: a sample leaves as soon as it is settled. Fitted on noisy "
+            help="Ask the members one after another, and stop as soon as a sample is settled. Fitted on noisy "
             "held-out images; a classifier of its own, certified as such.",
         ),
     ] = False,
@@ -89,7 +89,7 @@ def command(
     ] = None,
     consensus: Annotated[
         int | None,
-        typer.Option(help="With --cascade: leave after K members that agree, instead of by margins.", metavar="K"),
+        typer.Option(help="With --cascade: stop once K members agree, instead of by margins.", metavar="K"),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; the recipe's by default.")] = None,
     version: Annotated[str, typer.Option(help="Version of the model.")] = "1",

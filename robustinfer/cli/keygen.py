@@ -12,10 +12,12 @@ __all__ = ["command"]
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="File of the private key; the public key goes beside it, to PATH.pub.")],
+    path: Annotated[
+        Path, typer.Argument(help="File for the private key; the public key is written beside it, to PATH.pub.")
+    ],
     kind: Annotated[
         Literal["ed25519", "ecdsa"],
-        typer.Option(help="ecdsa (P-256) for model files that the model_signing command is to check."),
+        typer.Option(help="ecdsa (P-256) for model files that model_signing will verify."),
     ] = "ed25519",
     passphrase_file: PassphraseFile = None,
 ) -> None:

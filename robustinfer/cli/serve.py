@@ -26,7 +26,7 @@ def command(
         str | None,
         typer.Option(
             envvar="ROBUST_SERVE_ENGINE",
-            help="torchserve, or asgi: no Java, no torch, streams votes, short requests overtake long ones. "
+            help="torchserve, or asgi: needs no Java or torch, streams votes, lets short requests overtake long ones. "
             "Default: torchserve.",
             show_default=False,
         ),

@@ -18,7 +18,7 @@ def command(
         typer.Argument(metavar="SOURCE", help="An ONNX file, or the module:factory of a network.", show_default=False),
     ],
     out: Annotated[
-        Path, typer.Option(help="The file to write: .onnx; of a torch module also .pt or .pt2.", show_default=False)
+        Path, typer.Option(help="The file to write: .onnx; for a torch module also .pt or .pt2.", show_default=False)
     ],
     classes: Annotated[Path, typer.Option(help="Text file with one class name per line, in the order of the scores.")],
     parameters: Annotated[
@@ -26,7 +26,7 @@ def command(
         typer.Option(help="Parameters of a torch module: .safetensors, or a state_dict as .pth.", show_default=False),
     ] = None,
     mean: Annotated[
-        str, typer.Option(help="Mean of the normalisation, of pixels in [0,1]: one number, or one per channel.")
+        str, typer.Option(help="Mean of the normalisation, for pixels in [0,1]: one number, or one per channel.")
     ] = "0",
     std: Annotated[str, typer.Option(help="Standard deviation of the normalisation, likewise.")] = "1",
     size: Annotated[

@@ -84,7 +84,8 @@ def torchvision_part(
 
 
 def _by_hand(kind: Any) -> str:
-    return f"fetch its files by hand; {kind.__name__} in torchvision's documentation says from where and how they lie"
+    documentation = f"{kind.__name__} in torchvision's documentation"
+    return f"fetch its files by hand; {documentation} says where to get them and how to arrange them"
 
 
 def _special(name: str, data: Any) -> VisionPart | None:

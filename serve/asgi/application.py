@@ -219,7 +219,7 @@ class Application:
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
-    raise Refusal(HTTPStatus.NOT_FOUND, "no_such_address", "Nothing is found at this address.")
+    raise Refusal(HTTPStatus.NOT_FOUND, "no_such_address", "There is nothing at this address.")
 
 
 def _baselines(counters: Mapping[str, Counter]) -> dict[str, Baseline]:

@@ -128,7 +128,7 @@ class _Form:
         if not self._name:
             raise Refusal.malformed("wrong_form", "Each part of a form has a name.")
         if self._name in self.fields:
-            raise Refusal.malformed("repeated_field", f"The field {short(self._name)} stands in the form twice.")
+            raise Refusal.malformed("repeated_field", f"The field {short(self._name)} appears twice in the form.")
 
     def data(self, data: bytes, start: int, end: int) -> None:
         self._content += data[start:end]

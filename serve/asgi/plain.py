@@ -44,7 +44,7 @@ class PlainRequest:
 def plain_request(data: bytes) -> PlainRequest | None:
     """The request at the beginning of the data, if its whole head is there and nothing in it is unusual.
 
-    No header stands there twice; its only length is a Content-Length, of a body that needs not be read piece by piece.
+    No header appears twice; its only length is a Content-Length, of a body that needs not be read piece by piece.
     """
     head = _HEAD.match(data)
     if head is None:

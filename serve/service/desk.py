@@ -82,7 +82,7 @@ class Desk:
         incoming = exchange.incoming
         if incoming.repeated:
             raise Refusal.malformed(
-                "repeated_field", f"The field {short(incoming.repeated[0])} stands in the request twice."
+                "repeated_field", f"The field {short(incoming.repeated[0])} appears twice in the request."
             )
         if incoming.size > _SHORT and time.monotonic() > until:
             raise Refusal.unavailable("busy_reading", "The server is busy with large bodies; ask again.")

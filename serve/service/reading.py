@@ -134,9 +134,9 @@ def _read_json(
 
 
 def merged(query: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the query and of the body, none of which stands in both: nobody knows which one was meant."""
+    """The fields of the query and of the body, none of which is in both: nobody knows which one was meant."""
     if both := sorted(query.keys() & body.keys()):
-        raise Refusal.malformed("repeated_field", f"The field {short(both[0])} stands in the query and in the body.")
+        raise Refusal.malformed("repeated_field", f"The field {short(both[0])} is in both the query and the body.")
     return {**query, **body}
 
 
@@ -161,7 +161,7 @@ def parse_json(body: bytes) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         document = dict(pairs)
         if len(document) < len(pairs):
-            raise Refusal.malformed("repeated_field", "A field of the JSON document stands there twice.")
+            raise Refusal.malformed("repeated_field", "A field appears twice in the JSON document.")
         return document
 
     try:

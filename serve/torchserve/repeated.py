@@ -1,4 +1,4 @@
-"""Fields that stand twice in a form or a query string.
+"""Fields that appear twice in a form or a query string.
 
 TorchServe's worker keeps the last value of a name and forgets that there were others: two images in one form would be
 answered as if there were one. TorchServe 0.12 is the last one, so the step that forgets is wrapped here.

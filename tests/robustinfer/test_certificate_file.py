@@ -157,8 +157,8 @@ def put(place: str, value: Any, line: int = 2) -> Callable[[list[Any]], None]:
 
 
 FORGED: dict[str, tuple[Callable[[list[Any]], None], str]] = {
-    "a line twice": (lambda lines: lines.append(lines[1]), "image 0 stands there twice"),
-    "two lines of one image": (put("index", 0), "image 0 stands there twice"),
+    "a line twice": (lambda lines: lines.append(lines[1]), "image 0 appears twice"),
+    "two lines of one image": (put("index", 0), "image 0 appears twice"),
     "an image of another shard": (put("index", 1), "image 1 is not one of the images that the header names"),
     "an image beyond the data": (put("index", 40), "image 40 is not one of the images"),
     "a number of no image": (put("index", 2.0), "is not a file of certificates"),

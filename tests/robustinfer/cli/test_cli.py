@@ -285,9 +285,9 @@ def test_a_signed_line_lends_its_signature_to_no_other(robust: Robust, files: Pa
     assert robust(*check).code == 0
     one, two = ((files / name).read_bytes().splitlines(keepends=True) for name in ("one.jsonl", "two.jsonl"))
     for forged, sentence in (
-        ([*one, two[1]], "image 0 stands there twice"),
+        ([*one, two[1]], "image 0 appears twice"),
         ([two[0], *one[1:]], "image 0 has another seed than the one that follows from the header"),
-        ([one[0].replace(b"digits", b"mnist"), *one[1:]], "The signature is of something else"),
+        ([one[0].replace(b"digits", b"mnist"), *one[1:]], "The signature does not match"),
     ):
         (files / "one.jsonl").write_bytes(b"".join(forged))
         printed = robust(*check)

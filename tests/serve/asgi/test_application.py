@@ -416,5 +416,5 @@ def test_a_field_of_the_query_does_not_stand_in_the_form_as_well(counter: Counte
 
     twice = asyncio.run(ask("n"))
     assert (twice.status_code, twice.json()["error"]["code"]) == (400, "repeated_field")
-    assert twice.json()["error"]["message"] == "The field 'n' stands in the query and in the body."
+    assert twice.json()["error"]["message"] == "The field 'n' is in both the query and the body."
     assert asyncio.run(ask("n0")).status_code == 200
