@@ -10,9 +10,9 @@ is checked by simulation: at the p where errors come most often, for levels of a
 
 The level is one for all p. A decision of one radius by the top-class bound could have a level of its own, because it
 asks about one p alone: it would save 1.1 % of the samples on images like the published ones (standard error 0.1), and
-0.4 % if looks grew by 1.05 instead of 1.15, which alone saves 3.4 % (`specific_levels.py`). So there is none. Looks stay
-at 1.15: with 1.05 there are three times as many, and below 5,000 samples, where most decisions end, they lie closer
-than the 256 samples of one engine run.
+0.4 % if looks grew by 1.05 instead of 1.15, which alone saves 3.4 % (`specific_levels.py`). So there is none. Looks
+grow by 1.15 all the same: by 1.05 there are three times as many, and below 5,000 samples, where most decisions end,
+they lie closer than the 256 samples of one engine run.
 """
 
 import argparse
