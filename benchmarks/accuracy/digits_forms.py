@@ -7,7 +7,7 @@ stages whose later members are all weak learners (a positive edge, which the the
 accuracy under attack. Rows that a member fails keep a warning in their training; they may be more accurate. A quarter
 of the training images is held out and measured under PGD-20 with two restarts; the test images are not read. The rows
 of a threat have about as many epochs in all, so that every one takes about a minute; one member of all these epochs,
-and the first stage alone, stand beside them. Hardware: any CPU; the JSON names it. Rows are kept one by one.
+and the first stage alone, are shown beside them. Hardware: any CPU; the JSON names it. Rows are kept one by one.
 """
 
 import itertools

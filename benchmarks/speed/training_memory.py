@@ -6,10 +6,10 @@ Claim: with kept memory a step takes at most 0.95 of the processor's time. (A fi
 and missed it.) The steps are those of the recipe `mnist-l2` (two noisy copies of 128 images, consistency) with members
 of width 0.5, 1 and 2, on random images of its size, on one thread.
 
-The C library's setting cannot be undone, so every measurement has a process of its own; the two kinds
+The C library cannot be told to undo this, so every measurement has a process of its own; the two kinds
 take turns. Hardware: any CPU, Linux with glibc; the JSON names it. The median of the ratios, repeat by repeat, counts:
 processor seconds, which a busy machine disturbs less than the clock and which hold the system's share, too. The clock's
-ratio stands beside them.
+ratio is shown beside them.
 """
 
 import argparse

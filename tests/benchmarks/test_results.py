@@ -21,7 +21,7 @@ def rendered(tmp_path: Path) -> Any:
         for name, document in documents.items():
             (results / f"{name}.json").write_text(json.dumps(document))
         from benchmarks.lib.details import pages
-        from benchmarks.lib.questions import results_page
+        from benchmarks.lib.topics import results_page
 
         details = pages(results, tmp_path / "plots")
         return "\n".join([results_page(results, details), *details.values()])
@@ -306,7 +306,7 @@ def test_the_claims_on_cheap_samples_hold_up_to_so_many_members_asked() -> None:
     words = _asked(results)
     assert "asks 1.00 of five members, as it does of five ResNet-20 trained on digits" in words
     # A quarter more than 0.2 seconds, and half as much again as 0.4.
-    assert "12 times the loop holds up to 1.25 members per sample, 600 times for a decided radius up to 2.00." in words
+    assert "the factor of 12 holds up to 1.25 members per sample, that of 600 for a decided radius up to 2.00." in words
     claim = {"claim": "trained cascade, margin, 0.995: ACR lost, %", "at most": 1.0, "holds": False}
     rows: list[dict[str, Any]] = [
         {"rule": rule, "members asked": asked, "ACR minus plain": -lost / 200, "ACR lost, %": lost}

@@ -1,1 +1,1 @@
-"""The row sets, one module per record: what is claimed, how it is measured, and what was chosen."""
+"""The row sets, one module per record (claim, measurement, choices), and what several sets share."""

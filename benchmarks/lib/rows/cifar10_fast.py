@@ -22,6 +22,7 @@ from robust.train import Recipe
 
 from benchmarks.lib.certified import CertifiedSet
 from benchmarks.lib.experiments import Row
+from benchmarks.lib.rows.budgets import rows_of_budget
 
 COMMON: dict[str, Any] = {
     "data": "cifar10",
@@ -48,27 +49,11 @@ COMMON: dict[str, Any] = {
     "batch": 128,
 }
 BUDGETS = (12, 36)  # epochs of one member
-BOOSTED: dict[str, Any] = {"stages": 2, "own_loss": 0.9, "warm_start": False}
 
 
 def _rows(budget: int) -> tuple[Row, ...]:
     first = budget * 2 // 3
-    second = (budget - first) * 3 // 4
-    return (
-        Row(f"single-{budget}", "single", f"one member, {budget} epochs", {"epochs": budget}),
-        Row(
-            f"wider-{budget}",
-            "wider",
-            f"one network of two members' inference cost, {budget // 2} epochs",
-            {"epochs": budget // 2, "width": 0.72},
-        ),
-        Row(
-            f"boosted-{budget}",
-            "boosted",
-            f"boosted, stages of {first} and {second} epochs from new parameters, nine tenths own loss",
-            {**BOOSTED, "epochs": first, "growth": second / first},
-        ),
-    )
+    return rows_of_budget(budget, first=first, second=(budget - first) * 3 // 4)
 
 
 ROWS = tuple(row for budget in BUDGETS for row in _rows(budget))

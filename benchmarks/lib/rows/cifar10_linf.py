@@ -21,6 +21,7 @@ from robust.train import Recipe
 
 from benchmarks.lib.attacked import AttackedSet
 from benchmarks.lib.experiments import Row
+from benchmarks.lib.rows.budgets import rows_of_budget
 
 COMMON: dict[str, Any] = {
     "data": "cifar10",
@@ -45,27 +46,11 @@ COMMON: dict[str, Any] = {
 }
 BUDGETS = (8, 24)  # epochs of one member
 ONE: dict[str, Any] = {"beta_learning_rate": 0.0}
-BOOSTED: dict[str, Any] = {"stages": 2, "own_loss": 0.9, "warm_start": False}
 QUICK: dict[str, Any] = {"limit": 200, "epochs": 1, "stages": 1}
 
 
 def _rows(budget: int) -> tuple[Row, ...]:
-    first, second = budget // 2, budget // 4
-    return (
-        Row(f"single-{budget}", "single", f"one member, {budget} epochs", {**ONE, "epochs": budget}),
-        Row(
-            f"wider-{budget}",
-            "wider",
-            f"one network of two members' inference cost, {budget // 2} epochs",
-            {**ONE, "epochs": budget // 2, "width": 0.72},
-        ),
-        Row(
-            f"boosted-{budget}",
-            "boosted",
-            f"boosted, stages of {first} and {second} epochs from new parameters, nine tenths own loss",
-            {**BOOSTED, "epochs": first, "growth": second / first},
-        ),
-    )
+    return rows_of_budget(budget, first=budget // 2, second=budget // 4, one=ONE)
 
 
 ROWS = tuple(row for budget in BUDGETS for row in _rows(budget))
