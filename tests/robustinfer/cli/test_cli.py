@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustinfer import Certificate, Predictor
+from robustinfer import Certificate, Predictor, throughput
 from robustinfer.certificate_file import read_certificates
 from robustinfer.data import digits
 from robustinfer.images import read_image
 from robustinfer.smoothing.noise import derive_seed
+from robustinfer.throughput import FileSpeed
 
 from ...commands import Robust
 from ...interrupted import Moment, interrupted
@@ -214,6 +216,16 @@ def test_bench_compares_files_in_one_run(robust: Robust, files: Path) -> None:
     assert all(row["rate"] > 0 and row["batch"] in (2, 4) for row in found["files"])
     assert found["fastest"] == "model.onnx"
     assert "model.onnx is the fastest on this machine" in robust(*words).out
+
+
+def test_bench_names_the_fastest_of_several_files(robust: Robust, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever it is: here the second of the two, as far as the measurement goes."""
+    shutil.copy(files / "model.onnx", files / "other.onnx")
+    rows = tuple(FileSpeed(name, "sha256:x", 4, rate, rate / 100) for name, rate in (("a", 100.0), ("b", 250.0)))
+    monkeypatch.setattr(throughput, "compare_throughput", lambda *given, **options: rows)
+    words = ("bench", "model.onnx", "other.onnx")
+    assert json.loads(robust(*words, "--json").out)["fastest"] == "other.onnx"
+    assert robust(*words).out.splitlines()[-1] == "other.onnx is the fastest on this machine"
 
 
 def test_ctrl_c_leaves_certificates_that_go_on(files: Path) -> None:
