@@ -127,7 +127,7 @@ def test_a_client_with_a_key_takes_what_it_has_signed_and_nothing_else(
     with Client(scripted.url, key=public) as client:
         assert client.certify(image) == certificate
         assert client.certify_signed(image) == json.loads(json.dumps(signed))
-        for words in ("is not signed", "another key", "changed since"):
+        for words in ("is not signed", "another key", "changed after signing"):
             with pytest.raises(SignatureError, match=words):
                 client.certify(image)
     scripted.answers = [(200, signed), (200, document)]

@@ -139,7 +139,7 @@ def test_with_a_key_every_certificate_is_signed(predictor: Predictor, image: Arr
     for document in (plain, *map(json.loads, texts)):
         check_answer(document, KEY.public)
         assert Certificate.from_json(document).samples_used > 500
-        with pytest.raises(SignatureError, match="changed since"):
+        with pytest.raises(SignatureError, match="changed after signing"):
             check_answer(document | {"radius": 9.75}, KEY.public)
     assert signing.metadata()["signed_by"] == KEY.public.id
     assert worker(predictor).metadata()["signed_by"] is None
