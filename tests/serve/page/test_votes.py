@@ -10,6 +10,7 @@ from robust.serve.page.prices import ALPHAS, SELECTION
 from robustinfer import Predictor
 from robustinfer.smoothing.noise import add_noise
 
+from ...waiting import PATIENCE
 from .conftest import UNDECIDED, constant
 from .test_walks import pixels
 
@@ -44,7 +45,7 @@ def test_views_without_a_seed_are_fresh(shown: Predictor) -> None:
 @pytest.mark.parametrize("level", [200, UNDECIDED])
 def test_every_price_is_the_radius_of_a_certificate(shown: Predictor, level: int) -> None:
     image, sizes = constant(level), (100, 1000, 5000)
-    found = prices(shown, image, sizes=sizes, seed=SEED)
+    found = prices(shown, image, sizes=sizes, seconds=PATIENCE, seed=SEED)
     assert (found.sizes, found.alphas) == (sizes, ALPHAS)
     for size, row in zip(sizes, found.radii, strict=True):
         for alpha, radius in zip(ALPHAS, row, strict=True):
@@ -54,7 +55,7 @@ def test_every_price_is_the_radius_of_a_certificate(shown: Predictor, level: int
 
 
 def test_a_price_that_no_votes_can_pay_is_missing(shown: Predictor) -> None:
-    found = prices(shown, constant(200), sizes=(5, 100), alphas=(0.5, 1e-9), seed=1)
+    found = prices(shown, constant(200), sizes=(5, 100), alphas=(0.5, 1e-9), seconds=PATIENCE, seed=1)
     assert found.radii[0][1] is None
     assert found.radii[1][0] is not None
 

@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from robust.serve.service import decoding, desk
+from robust.serve.service import worker as module
+from robust.serve.service.decoding import Decoder
 from robust.serve.service.limits import Limits
 from robust.serve.service.state import State
 from robust.serve.service.worker import Answer, Incoming, Worker
@@ -236,10 +240,19 @@ def test_open_protocol_errors_are_texts(predictor: Predictor, tmp_path: Path) ->
     assert json.loads(answer.body)["error"].startswith("Send the header")
 
 
-def test_large_bodies_have_a_time_of_their_own(tmp_path: Path) -> None:
+def test_large_bodies_have_a_time_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three large pictures in one batch: one takes too long, the others have no time left, and a small one is read."""
+    clock = SimpleNamespace(now=100.0)
+    for timed in (module, desk, decoding):
+        monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: clock.now, perf_counter=lambda: clock.now))
+
+    def too_long(decoder: Decoder, content: bytes, end: float) -> Array:
+        clock.now = end + 0.01
+        raise TimeoutError
+
+    monkeypatch.setattr(Decoder, "_ask", too_long)
     tiny = brightness_model(tmp_path / "resized.onnx", resize="bilinear")
-    server = worker(Predictor.load(tiny, threads=1), max_reading=0.01)
+    server = worker(Predictor.load(tiny, threads=1), max_reading=1.0)
     large = Incoming({"mode": b"predict", "body": picture("PNG", (5000, 5000))})
     small = Incoming({"mode": b"predict", "body": picture("PNG", (80, 80))})
     long = question(np.full((100, 100), 0.123456789), n=500)
