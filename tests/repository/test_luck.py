@@ -2,12 +2,20 @@
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from ..waiting import PATIENCE
 from .test_rooms import ROOT
 
 WAITING, FIXED = "tests/waiting.py", "tests/conftest.py"
+LIMITED = {
+    **dict.fromkeys(("wait", "join", "communicate", "result", "exception", "settimeout", "Timer", "timeout"), 0),
+    "wait_for": 1,
+}
+"""What waits for something or sets a limit for it, and which argument is the limit."""
+REACHED = 0.1
+"""Seconds: a limit that is no longer is meant to be reached."""
 DRAWS = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal", "bernoulli", "multinomial"}
 
 
@@ -44,14 +52,14 @@ def test_no_limit_is_shorter_than_the_patience_of_the_tests() -> None:
     """A limit is there for what would never end, not for a busy machine."""
     short = []
     for file, line, name, call in calls():
-        waits = name.rpartition(".")[2] in ("wait", "join", "communicate")
-        whole = name == "pytest.mark.timeout"
-        values = [word.value for word in call.keywords if word.arg == "timeout"]
-        values += call.args[:1] if waits or whole else []
+        least = 1.5 * PATIENCE if name == "pytest.mark.timeout" else PATIENCE
+        place = LIMITED.get(name.rpartition(".")[2], len(call.args))
+        values = [word.value for word in call.keywords if word.arg == "timeout"] + call.args[place : place + 1]
+        # A thread, or a pool of them, is told the function and its limit.
+        values += [then for one, then in pairwise(call.args) if isinstance(one, ast.Attribute) and one.attr in LIMITED]
         for value in values:
             seconds = value.value if isinstance(value, ast.Constant) else None
-            least = 1.5 * PATIENCE if whole else PATIENCE
-            if "." in name and isinstance(seconds, int | float) and seconds < least:
+            if "." in name and isinstance(seconds, int | float) and REACHED < seconds < least:
                 short.append((file, line, name))
     assert not short
 

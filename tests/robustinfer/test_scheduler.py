@@ -14,6 +14,8 @@ from robustinfer.errors import ClassCountError, PixelRangeError, SampleSizeError
 from robustinfer.jobs import Job
 from robustinfer.smoothing.tally import count_votes
 
+from ..waiting import PATIENCE
+
 IMAGES = np.random.default_rng(0).integers(90, 170, size=(12, 1, 2, 2), dtype=np.uint8)
 SEEDS = list(range(100, 112))
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -80,7 +82,7 @@ def test_noise_waits_for_no_thread_that_is_busy_elsewhere() -> None:
     Crew(1).draw(pieces, expected)
     crew, release = Crew(2), threading.Event()
     assert crew._pool is not None
-    busy = crew._pool.submit(release.wait, 60)
+    busy = crew._pool.submit(release.wait, PATIENCE)
     try:
         assert crew.draw(pieces, found) == 62
         assert not busy.done()
@@ -282,7 +284,9 @@ def test_a_radius_under_a_deadline(
     assert predictor.certify(bright, radius=0.4999, deadline=0.2, n=10**6).stopped == "deadline"
 
 
-@pytest.mark.parametrize(("settings", "certified"), [({"radius": 0.49}, True), ({}, False), ({"deadline": 60}, True)])
+@pytest.mark.parametrize(
+    ("settings", "certified"), [({"radius": 0.49}, True), ({}, False), ({"deadline": PATIENCE}, True)]
+)
 def test_a_stop_signal_ends_the_work(
     predictor_of: Callable[..., Predictor], half_space: Callable[..., Any], settings: Any, certified: Any
 ) -> None:

@@ -14,6 +14,8 @@ from robustinfer import InputSpec
 from robustinfer.errors import ImageFileError, ShapeError
 from robustinfer.images import decode_image, decoding_work
 
+from ...waiting import PATIENCE
+
 SPEC = InputSpec(3, 8, 8, resize="bilinear")
 MOST = 25_000_000
 
@@ -38,7 +40,7 @@ def test_the_work_is_known_before_it_is_done() -> None:
 
 
 def test_the_process_says_nothing_on_the_servers_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    decoder = Decoder(SPEC, max_pixels=MOST, seconds=60)
+    decoder = Decoder(SPEC, max_pixels=MOST, seconds=PATIENCE)
     try:
         assert decoder.decode(encoded(1500, 1200)).shape == (3, 8, 8)
         assert decoder._child is not None  # it was not decoded here
@@ -48,7 +50,7 @@ def test_the_process_says_nothing_on_the_servers_stderr(capfd: pytest.CaptureFix
 
 
 def test_large_pictures_give_the_same_pixels_and_the_same_refusals() -> None:
-    decoder = Decoder(SPEC, max_pixels=MOST, seconds=60)
+    decoder = Decoder(SPEC, max_pixels=MOST, seconds=PATIENCE)
     try:
         for content in (encoded(90, 90), encoded(1500, 1200), encoded(1100, 1000, format="JPEG")):
             found = decoder.decode(content)
