@@ -18,11 +18,14 @@ import pytest
 
 from robustinfer import Client, Predictor
 
-from ..waiting import PATIENCE
+from ..waiting import PATIENCE, eventually
 from .models import brightness_model, brightness_script
 
 TOKEN = "a-token-for-tests-only-0123456789"
 ENGINES = ("torchserve", "asgi")
+
+_PATIENT = f"max_seconds = 3600\nread_timeout = {PATIENCE}\n"
+"""Limits of time that are kept even on a busy machine, where work is slow and so are clients."""
 
 
 @dataclass
@@ -68,6 +71,10 @@ class Server:
         state = next(entry.partition("=")[2] for entry in environment if entry.startswith("ROBUST_SERVE_STATE="))
         return Path(state).parent
 
+    def is_ready(self) -> bool:
+        """Whether the launcher says so. It looks at when a worker was last well, which a busy machine may delay."""
+        return httpx.get(f"{self.health}/ready", timeout=PATIENCE).status_code == 200
+
     def in_hand(self) -> int:
         """The requests that workers say they work on."""
         return sum(int(mark.read_text() or 0) for mark in self.folder().glob("state/busy-*"))
@@ -94,7 +101,14 @@ def serving(
     environment: dict[str, str] | None = None,
     engine: str = "torchserve",
 ) -> Iterator[Server]:
-    """Run `robust serve` until the block ends; yields when it has printed its addresses."""
+    """Run `robust serve` until the block ends; yields when it has printed its addresses.
+
+    Unless the arguments name a configuration it is a patient one.
+    """
+    if "--config" not in arguments:
+        patient = folder / "patient.toml"
+        patient.write_text(_PATIENT)
+        arguments = (*arguments, "--config", str(patient))
     log = folder / "serve.log"
     own = {"ROBUST_SERVE_TOKEN": token} if token else {"ROBUST_SERVE_AUTH": "none"}
     command = [sys.executable, "-c", "from robustinfer.cli.main import main; main()", "serve", "--json", "--port", "0"]
@@ -154,6 +168,18 @@ def image() -> np.ndarray[Any, Any]:
     return np.random.default_rng(1).integers(150, 256, (8, 8), dtype=np.uint8)
 
 
+def unless_busy(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """An answer other than 503, which on a busy machine a health check may have: it has a few seconds for its test."""
+    answers: list[httpx.Response] = []
+
+    def is_answered() -> bool:
+        answers.append(ask())
+        return answers[-1].status_code != 503
+
+    eventually(is_answered)
+    return answers[-1]
+
+
 Start = Callable[[str], Server]
 
 
@@ -166,7 +192,7 @@ def started(tiny: Path, colour: Path, tmp_path_factory: pytest.TempPathFactory) 
         def start(engine: str) -> Server:
             if engine not in running:
                 folder = tmp_path_factory.mktemp("server")
-                (folder / "serve.toml").write_text("max_n = 50_000\nmax_deadline = 3600\n")
+                (folder / "serve.toml").write_text(f"max_n = 50_000\nmax_deadline = 3600\n{_PATIENT}")
                 arguments = (str(tiny), str(colour), "--config", str(folder / "serve.toml"))
                 running[engine] = stack.enter_context(serving(folder, *arguments, engine=engine))
             return running[engine]

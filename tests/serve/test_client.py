@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ from robustinfer import AsyncClient, Certificate, Client, Predictor
 from robustinfer.errors import ArgumentError, CertificateError, ClientError, ImageFileError, SignatureError
 from robustinfer.signing import PrivateKey, sign_certificate
 
+from ..waiting import eventually
 from .conftest import Server
 
 Array = np.ndarray[Any, Any]
@@ -144,10 +146,16 @@ def test_a_client_with_a_key_takes_what_it_has_signed_and_nothing_else(
 
 
 def test_nobody_there(image: Array) -> None:
-    with Client("http://127.0.0.1:9", retries=1) as client:
+    with socket.socket() as unanswering, Client(bound(unanswering), retries=1) as client:
         assert not client.ready()
         with pytest.raises(ClientError, match="does not answer"):
             client.certify(image)
+
+
+def bound(unanswering: socket.socket) -> str:
+    """An address that nobody else can take, and at which nobody listens: connections are refused."""
+    unanswering.bind(("127.0.0.1", 0))
+    return f"http://127.0.0.1:{unanswering.getsockname()[1]}"
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -177,7 +185,7 @@ def test_both_clients_against_the_real_server(
     assert all(certificate.counts == expected for certificate in found)
     assert prediction.class_name == "bright"
     with server.client() as client:
-        assert client.ready()
+        eventually(client.ready)
         assert client.certify(tmp_path / "image.npy", n=2000, seed=9).counts == expected
 
 

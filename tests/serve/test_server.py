@@ -16,7 +16,7 @@ from robust.serve.torchserve.listeners import listening_ports
 from robustinfer import Certificate, Predictor
 
 from ..waiting import PATIENCE, eventually
-from .conftest import TOKEN, Server
+from .conftest import TOKEN, Server, unless_busy
 from .hostile import CASES, FLAWS, misread
 
 pytestmark = pytest.mark.server
@@ -163,7 +163,7 @@ def test_metadata_is_the_card(server: Server, predictor: Predictor) -> None:
 
 def test_health_needs_no_token_and_everything_else_does(server: Server, image: Array) -> None:
     with httpx.Client(base_url=server.url, timeout=PATIENCE) as anybody:
-        assert anybody.get("/models/tiny/invoke?mode=health").json()["ready"] is True
+        assert unless_busy(lambda: anybody.get("/models/tiny/invoke?mode=health")).json()["ready"] is True
         assert anybody.get("/predictions/tiny/1/health").status_code == 401  # TorchServe makes it the header url_path
         assert anybody.get("/ping").status_code == 200
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):

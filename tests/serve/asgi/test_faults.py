@@ -40,6 +40,21 @@ def status(server: Server, image: Array, token: str | None) -> int:
     return httpx.post(f"{server.url}/predictions/tiny", json=body, headers=headers, timeout=PATIENCE).status_code
 
 
+def is_told_to_be_too_slow(server: Server) -> bool:
+    """What becomes of a client that sends its head, and no more than the beginning of a body."""
+    head = f"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\n"
+    with connection(server) as slow, contextlib.suppress(ConnectionError):
+        slow.sendall(head.encode() + b"{")
+        return slow.recv(65_536).startswith(b"HTTP/1.1 408 ")
+    return False
+
+
+def is_answered(server: Server, image: Array) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return status(server, image, TOKEN) == 200
+    return False
+
+
 def test_silent_clients_are_disconnected_and_the_last_spans_are_sent(tiny: Path, image: Array, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text("read_timeout = 1.0\nconnections = 20\n")
@@ -47,18 +62,13 @@ def test_silent_clients_are_disconnected_and_the_last_spans_are_sent(tiny: Path,
     with serving(tmp_path, str(tiny), "--config", str(config), environment=traced, engine="asgi") as server:
         # Whoever says nothing, or not all of it, is disconnected; and when there are too many, the oldest is.
         silent = [connection(server) for _ in range(60)]
-        silent[0].sendall(b"POST /predictions/tiny HTTP/1.1\r\nHost:")
-        slow = connection(server)
-        head = (
-            f"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\n"
-        )
-        slow.sendall(head.encode() + b"{")
-        assert slow.recv(65_536).startswith(b"HTTP/1.1 408 ")
+        silent[-1].sendall(b"POST /predictions/tiny HTTP/1.1\r\nHost:")
+        # A machine that stalls for a second is too slow with its head, too, or with a good request: it tries again.
+        eventually(lambda: is_told_to_be_too_slow(server))
         for one in silent:
             with one, contextlib.suppress(ConnectionError):
                 assert one.recv(1) == b""
-        slow.close()
-        assert status(server, image, TOKEN) == 200
+        eventually(lambda: is_answered(server, image))
         assert server.stop() == 0
         assert server.log.read_text().count("robust.request_id") >= 2
 
@@ -66,7 +76,7 @@ def test_silent_clients_are_disconnected_and_the_last_spans_are_sent(tiny: Path,
 def test_a_worker_that_cannot_come_back_ends_the_server_with_a_reason(tiny: Path, tmp_path: Path) -> None:
     model = Path(shutil.copy(tiny, tmp_path / "tiny.onnx"))
     with serving(tmp_path, str(model), token=None, engine="asgi") as server:
-        assert httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200
+        eventually(server.is_ready)
         model.write_bytes(b"another file")
         os.kill(server.workers()[0], signal.SIGKILL)
         assert server.process.wait(PATIENCE) == 1
@@ -78,18 +88,20 @@ def test_a_worker_that_cannot_come_back_ends_the_server_with_a_reason(tiny: Path
 
 def test_a_drain_that_is_cut_short_says_so(tiny: Path, image: Array, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
-    config.write_text("max_n = 100_000_000\nmax_seconds = 3600\ndrain_timeout = 0.5\n")
+    config.write_text("max_n = 100_000_000\nmax_deadline = 3600\ndrain_timeout = 0.5\n")
     with serving(tmp_path, str(tiny), "--config", str(config), token=None, engine="asgi") as server:
 
         def ask() -> None:
             with contextlib.suppress(httpx.HTTPError), server.http() as http:  # cut off, as it should be
-                http.post("/predictions/tiny", json={"image": image.tolist(), "n": 100_000_000}, timeout=PATIENCE)
+                # With a deadline nobody asks how long so many samples take, by what a busy machine measured.
+                body = {"image": image.tolist(), "n": 100_000_000, "deadline": 3600.0}
+                http.post("/predictions/tiny", json=body, timeout=PATIENCE)
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:
             thread.start()
         eventually(lambda: server.in_hand() == 3)
-        assert httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200
+        eventually(server.is_ready)
         assert httpx.get(f"{server.url}/predictions/tiny", timeout=PATIENCE).status_code == 200
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 1
@@ -110,11 +122,11 @@ def test_a_worker_that_hangs_is_replaced(image: Array, tmp_path: Path) -> None:
         def replaced(worker: int, how: str) -> None:
             began = time.monotonic()
             # It is not ready from some seconds before its end until the next one is; its port answers all the while.
-            eventually(lambda: httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 503)
+            eventually(lambda: not server.is_ready())
             eventually(lambda: server.workers() not in ([], [worker]))
             assert status(server, grey, None) == 200
             sys.stdout.write(f"\n{how}: the next worker answered {time.monotonic() - began:.1f} s later\n")
-            eventually(lambda: httpx.get(f"{server.health}/ready", timeout=PATIENCE).status_code == 200)
+            eventually(server.is_ready)
 
         (worker,) = server.workers()
         os.kill(worker, signal.SIGSTOP)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ...waiting import PATIENCE
+from ...waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,7 +47,7 @@ def test_the_wheel_serves_without_java_and_torch(tiny: Path, tmp_path: Path, sho
         assert server.stdout is not None
         addresses = json.loads(server.stdout.readline())
         check = [str(python), "-m", "robust.serve.service.health"]
-        assert subprocess.run(check, env=environment, cwd=tmp_path).returncode == 0
+        eventually(lambda: subprocess.run(check, env=environment, cwd=tmp_path).returncode == 0)
         body = {"image": [[9] * 8] * 8, "n": 500}
         answer = httpx.post(f"{addresses['url']}/predictions/tiny", json=body, timeout=PATIENCE)
         assert answer.json()["class_name"] == "dark"

@@ -17,6 +17,7 @@ from robust.serve import ServeOptions
 from robust.serve.service import devices
 from robust.serve.service.measures import METRICS
 
+from ...waiting import eventually
 from ..conftest import ENGINES, TORCHSERVE_IS_SLOW, serving
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +81,7 @@ def test_the_commands_of_the_image_serve_and_are_healthy(tiny: Path, tmp_path: P
         ports = {f"ROBUST_SERVE_{kind}_PORT": "0" for kind in ("METRICS", "HEALTH")}
         own = environment | ports | {"ROBUST_SERVE_METRICS_HOST": "127.0.0.1"}
         with serving(tmp_path, f"model={tiny}", "--host", "127.0.0.1", environment=own, engine=engine):
-            assert health() == 0
+            eventually(lambda: health() == 0)
         assert list(folder.iterdir()) == []
     finally:
         shutil.rmtree(folder)
