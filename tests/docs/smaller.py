@@ -48,7 +48,7 @@ _REPLACED = {
     r"\[\[0, 128, \.\.\.\], \.\.\.\]": str([[0, 128] * 4] * 8),
     # The programs of examples/.
     r"train_own\.py": "train_own.py --set stages=2 --set epochs=1 --set growth=1 --set size=16",
-    r"attack_with_foolbox\.py": "attack_with_foolbox.py --images 6 --n 300",
+    r"attack_with_foolbox\.py": "attack_with_foolbox.py --images 48 --n 300",
     r"certify_folder\.py": "certify_folder.py --n 500",
 }
 _PYTHON = {

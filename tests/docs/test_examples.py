@@ -81,6 +81,7 @@ def test_own_folder_and_architecture(quickstart: Quickstart, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.representative
 def test_foolbox_breaks_no_certificate(quickstart: Quickstart, tmp_path: Path) -> None:
+    """The control altered 19 of 43 labels when this was written: no processor's arithmetic makes that none."""
     pytest.importorskip("foolbox")
     finished = Runner(tmp_path, quickstart, None).process(shown("attack_with_foolbox.py"))
     assert finished.code == 0, finished.err
