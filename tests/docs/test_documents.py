@@ -53,8 +53,8 @@ def test_the_guarantee_quotes_the_record_of_samples() -> None:
         cells = (f"{row['mean_samples']:,.0f}", f"{row['times_fewer']:.0f}", wald, f"{row['points_lost']:.2f}")
         assert f"| {row['sigma']:.2f} | {row['radius']:.2f} | {' | '.join(cells)} |" in text
     for two, top in zip(*(record[bound]["tolerance"] for bound in ("two-class", "top-class")), strict=True):
-        cells = (f"{one['mean_radius_lost']:.3f} | {100 * one['share_beyond_tolerance']:.0f} %" for one in (two, top))
-        assert f"| {two['sigma']:.2f} | {' | '.join(cells)} |" in text
+        pair = (f"{one['mean_radius_lost']:.3f} | {100 * one['share_beyond_tolerance']:.0f} %" for one in (two, top))
+        assert f"| {two['sigma']:.2f} | {' | '.join(pair)} |" in text
     claims = {bound: {one["claim"]: one["value"] for one in record[bound]["claims"]} for bound in record}
     words = " at a mean loss of {:.3f} (top-class bound: {:.1f} times, {:.3f}), means over the four sigmas."
     fewer, lost = (

@@ -75,7 +75,7 @@ def test_a_cascade_whose_samples_leave_by_rounding_is_refused(tmp_path: Path, mo
     """They are not compared, so there may be few of them only: here every tenth sample is one."""
 
     def undecided(self: CascadeReference, image: Tensor, tolerance: float) -> npt.NDArray[np.bool_]:
-        return np.arange(len(image)) % 10 == 0
+        return np.equal(np.arange(len(image)) % 10, 0)
 
     monkeypatch.setattr(CascadeReference, "undecided", undecided)
     ensemble, card = make_ensemble(betas=BETAS)

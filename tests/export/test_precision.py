@@ -111,7 +111,7 @@ def test_ranges_that_do_not_suit_the_images_are_refused(tmp_path: Path, monkeypa
 
     def faint(*given: Any) -> tuple[list[precisions.Pixels], dict[str, Any]]:
         copies, facts = calibration_copies(*given)
-        return [batch / 50 for batch in copies], facts
+        return [batch / np.float32(50) for batch in copies], facts
 
     monkeypatch.setattr(precisions, "calibration_copies", faint)
     ensemble, card = make_ensemble(betas=(1.0, 0.4))

@@ -231,7 +231,8 @@ def test_every_mode_answers_and_replays(settings: dict[str, Any]) -> None:
 
 def test_a_plan_of_members_names_its_quantile() -> None:
     """It has always had one: an older certificate, which does not name it, is replayed by the same plan."""
-    predictor, asked = voters(), {"n": 3_000, "seed": 5, "tolerance": 0.05}
+    predictor = voters()
+    asked: dict[str, Any] = {"n": 3_000, "seed": 5, "tolerance": 0.05}
     certificate = predictor.certify(IMAGE, **asked)
     assert certificate.quantile == 0.7
     assert predictor.certify(IMAGE, **asked, quantile=0.95).samples_used > certificate.samples_used
