@@ -19,6 +19,7 @@ from PIL import Image
 
 from robustinfer.data import digits
 
+from ..waiting import PATIENCE
 from .conftest import ENVIRONMENT, ROOT, Finished, Quickstart, robust
 from .pages import Example, read
 from .served import Served
@@ -114,7 +115,7 @@ class Runner:
             assert example.printed == self.served.there()
 
     def _curl(self, text: str) -> None:
-        finished = self.process(f"{text} --silent --show-error --max-time 60")
+        finished = self.process(f"{text} --silent --show-error --max-time {PATIENCE}")
         assert finished.code == 0, finished.err
         self.answer = json.loads(finished.out)
         if "n=500000" not in text:  # the one request that is shown to be refused

@@ -14,6 +14,7 @@ import pytest
 from robustinfer.certificate import Certificate
 from robustinfer.certificate_file import read_certificates
 
+from ..waiting import PATIENCE
 from .conftest import ENVIRONMENT, ROOT, robust
 from .pages import Example, examples
 from .served import serve
@@ -113,7 +114,7 @@ def asked(folder: Path, served: str, curl: str) -> Certificate:
     """Start the server that the page starts, and give it the page's request."""
     with serve(folder, served.split()[-1], folder / "serve.log") as server:
         environment = {**ENVIRONMENT, **server.environment()}
-        command = f"{server.here(curl)} --silent --show-error --max-time 60"
+        command = f"{server.here(curl)} --silent --show-error --max-time {PATIENCE}"
         done = subprocess.run(
             ["/bin/sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=250
         )
