@@ -319,8 +319,8 @@ PAGES = {
         | _scripts("accuracy", "cascade_rules"),
     ),
     "training": Page(
-        "Cost of a training step",
-        _scripts("speed", "training_step", "training_memory", "input_gradient")
+        "Cost of training",
+        _scripts("speed", "first_model", "training_step", "training_memory", "input_gradient")
         | _scripts("accuracy", "augmented_offsets"),
     ),
     "trust": Page(

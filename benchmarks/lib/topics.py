@@ -68,7 +68,7 @@ TOPICS = (
         "What does training cost?",
         ("training_step", "training_memory", "augmented_offsets"),
         training,
-        also=("budget", "schedules"),
+        also=("first_model", "budget", "schedules"),
     ),
     Topic("Greedy or minimax, scores or votes?", ("minimax_digits", "minimax_mnist"), minimax),
     Topic("Which form of boosting do the recipes use?", ("digits_forms", "l2_forms"), recipes, also=("head_forms",)),
