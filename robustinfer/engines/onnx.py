@@ -14,7 +14,7 @@ from ..errors import CardError, DeviceError, EngineError, MissingExtraError, Mod
 from .engine import cuda_index, first_line, good_batch
 from .external import combined_digest, external_files, model_digest
 
-__all__ = ["OnnxEngine", "session_options"]
+__all__ = ["OnnxEngine", "runtime", "session_options"]
 
 log = logging.getLogger("robustinfer")
 
