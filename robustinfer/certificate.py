@@ -166,7 +166,7 @@ class Certificate:
 
     `rules` is the edition of the rules by which the procedures radius, tolerance and deadline look, stop and plan (see
     `smoothing/rules.py`); a certificate without it has the first. `quantile` is that of the plan for a
-    tolerance, where one was asked for.
+    tolerance, where it has one: asked for, or that of members that vote.
     """
 
     label: int | None

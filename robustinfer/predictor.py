@@ -89,10 +89,10 @@ class Predictor:
     ) -> "Predictor":
         """Open a model file: .onnx, .pt (TorchScript) or .pt2.
 
-        `device` is auto, cpu, cuda or cuda:N; a device that is named is used or refused, never replaced. `threads` are
-        those of one engine run and of its noise, `batch` the samples of one run. `card` describes a file that carries
-        none, and `digest` ("sha256:...") is checked if given. A graph in which the scores of an image depend on the
-        images beside it is refused, unless `batch` is 1.
+        `device` is auto, cpu, cuda or cuda:N; a device that is named is used or refused, never replaced, but what a GPU
+        has no operator for is computed on the CPU. `threads` are those of one engine run and of its noise, `batch` the
+        samples of one run. `card` describes a file that carries none, and `digest` ("sha256:...") is checked if given.
+        A graph in which the scores of an image depend on the images beside it is refused, unless `batch` is 1.
         """
         loaded = load_engine(path, device=device, threads=threads)
         if digest is not None and digest.removeprefix("sha256:") != loaded.digest.removeprefix("sha256:"):
@@ -189,7 +189,7 @@ class Predictor:
 
         radius=r     decide one radius, and stop as soon as it is decided
         tolerance=t  on average about t below what n samples would give, from fewer samples; quantile=q plans
-                     for each image, to be at most t below with this probability
+                     for each image, to be at most t below with this probability (0.7 where members vote)
         deadline=s   the best certificate that s seconds can buy
         otherwise    n samples
 

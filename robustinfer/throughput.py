@@ -1,8 +1,8 @@
 """How fast a model answers on this machine, and how fast the machine could be.
 
-The machine's own limit is the rate of a large float32 matrix product, by numpy or by the engine's runtime, whichever is
-faster, measured in the same run: no network made of convolutions and matrix products is faster than its operations at
-that rate.
+The machine's own limit is the rate of a large float32 matrix product, by numpy or, for an ONNX file, by ONNX Runtime if
+that is faster, measured in the same run: no network made of convolutions and matrix products is faster than its
+operations at that rate.
 """
 
 import dataclasses

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,10 @@ def serving(model: Path, log: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(server.stdout.readline())
         finally:
             server.terminate()
-            server.wait(timeout=60)
+            try:
+                server.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                server.kill()
 
 
 def under_noise(predictor: Predictor, images: ImageSet, every: int) -> dict[str, Any]:
@@ -87,8 +90,10 @@ def main() -> None:
             subprocess.run([*ROBUST, "export", run, "--data", options.data, "--out", model], check=True)
         predictor = Predictor.load(model)
         images = load_images(str(options.data), predictor.card)
-        with steps.timed("robust serve, first answer"), serving(model, log) as server:
-            with Client(server["url"], model="model", token=server["token"]) as client:
+        with ExitStack() as running:
+            with steps.timed("robust serve, first answer"):
+                server = running.enter_context(serving(model, log))
+                client = running.enter_context(Client(server["url"], model="model", token=server["token"]))
                 answer = client.certify(images.read(0), n=1000)
             assert answer.model.digest == predictor.digest
         found = under_noise(predictor, images, EVERY)

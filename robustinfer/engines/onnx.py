@@ -45,8 +45,8 @@ class OnnxEngine:
                 raise DeviceError(f"ONNX Runtime cannot use {device} here: it chose {used}.")
             self.device = "cpu"
         # ONNX Runtime would start again on the CPU without a word when a run fails; a user who named a device wants
-        # that device. (Nodes of a GPU's graph that compute shapes and indices, as in a cascade, belong to the CPU: it
-        # must not be forbidden altogether.)
+        # that device. (Single operators that CUDA lacks, and those that compute shapes and indices, as in a cascade,
+        # do run on the CPU: to forbid that would refuse such files altogether.)
         if device not in {"auto", "cpu"}:
             self._session.disable_fallback()
         self.name = f"onnxruntime {onnxruntime.__version__} ({used})"

@@ -259,10 +259,12 @@ def test_a_request_that_is_taken_in_half_leaves_no_work_behind(
             body = {"inputs": [tensor], "parameters": {"n": 10**9 // 2}}  # not done before it is cancelled
             return int((await http.post("/v2/models/tiny/infer", json=body)).status_code)
 
-    assert asyncio.run(ask()) == 500
-    cancelled = submitted[0].cancelled()
-    submitted[0].cancel()  # or, if it was not, the engine would work on it beside all other tests
-    assert cancelled
+    try:
+        status = asyncio.run(ask())
+    finally:
+        cancelled = submitted[0].cancelled()
+        submitted[0].cancel()  # or, if it was not, the engine would work on it beside all other tests
+    assert (status, cancelled) == (500, True)
 
 
 def test_a_wrong_word_for_stream_costs_nothing(counter: Counter, image: Array, monkeypatch: pytest.MonkeyPatch) -> None:

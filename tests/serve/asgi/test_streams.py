@@ -171,9 +171,11 @@ def test_a_client_that_is_gone_frees_the_engine(
 
     monkeypatch.setattr(counter.desk.predictor, "submit", watched)
     question = {"image": image.tolist(), "n": 10**9}  # not done before the client is given up
-    asyncio.run(post(counter, question, send, query=query, hangs_up=hangs_up))
-    cancelled = submitted[0].cancelled()
-    submitted[0].cancel()  # or, if it was not, the engine would work on it beside all other tests
+    try:
+        asyncio.run(post(counter, question, send, query=query, hangs_up=hangs_up))
+    finally:
+        cancelled = submitted[0].cancelled()
+        submitted[0].cancel()  # or, if it was not, the engine would work on it beside all other tests
     assert cancelled
     assert [(one["status"], one["code"]) for one in recorded] == [(499, "client_gone")]
     assert counter.in_hand == 0
