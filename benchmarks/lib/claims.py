@@ -11,11 +11,11 @@ __all__ = ["claims_section"]
 
 # As they were called when the record was written.
 _RENAMED = {"weights": "betas", "share_of_the_possible": "wald over mean"}
-_RAW = {"timings", "raw", "recipes", "environment", "arguments", "targets", "found", "met"}
+_RAW = {"timings", "raw", "recipes", "training", "environment", "arguments", "targets", "found", "met"}
 
 
 def claims_section(document: Mapping[str, Any]) -> str:
-    """The claims of a record with what was measured, then its tables; raw timings stay in the JSON."""
+    """The claims of a record with what was measured, then its tables; raw timings and the epochs of trainings stay in the JSON."""
     results = document.get("results", document)
     found = [*_claims(results, ""), *_targets(document)]
     parts = []

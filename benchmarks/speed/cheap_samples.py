@@ -25,9 +25,9 @@ Operations are multiply-adds, those of 8-bit integers counted like others.
 
 Claims: cascade and int8 together draw at least 12 times the samples per second of the published loop at equal n. A
 decided radius takes at least 100 times fewer operations than n = 100,000 on the plain ensemble, and at most 1/600 of
-the time of the published loop. The cascade of the trained members loses 1 % of ACR at most: by the default rule it does
-not, and the results name the rule that does. Every timing is in the record, as wall and as processor seconds; rates are
-compared repeat by repeat, and the median of the ratios counts.
+the time of the published loop. The cascade of the trained members, by the default rule, loses 1 % of ACR at most. Every
+timing is in the record, as wall and as processor seconds; rates are compared repeat by repeat, and the median of the
+ratios counts.
 """
 
 import argparse
