@@ -1,8 +1,8 @@
 """Who does the work of an engine run: the threads that draw its noise, and what is known of the engine's speed."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ _MARGIN = 0.8  # share of the time left that a run under a deadline may take
 _WORTH_A_THREAD = 1 << 16  # values of noise: drawing fewer takes less time than waking a thread
 
 Piece = tuple[Job, int, int]  # samples of one run: whose they are, the index of the first, their number
+Task = tuple[Question, int, npt.NDArray[np.float32]]  # part of a piece: the question, the first sample, where they go
 
 
 class Pace:
@@ -51,26 +52,41 @@ class Crew:
         total = sum(count for _, _, count in pieces)
         values = buffer[0].size
         share = max(-(-total // self._threads), -(-_WORTH_A_THREAD // values))
-        tasks, end = [], 0
+        tasks: list[Task] = []
+        end = 0
         for job, first, count in pieces:
             for start in range(0, count, share):
                 rows = min(share, count - start)
                 tasks.append((job.question, first + start, buffer[end : end + rows]))
                 end += rows
-        if self._pool is not None and total * values > _WORTH_A_THREAD:
-            # When the interpreter ends, pools take no more work, while submitted jobs may still be on their way.
-            with suppress(RuntimeError):
-                others = [(self._pool.submit(Question.begin_draw, *task), task) for task in tasks[1:]]
-                Question.draw(*tasks[0])
-                for other, task in reversed(others):
-                    if other.cancel():  # nobody has begun it: pieces of several jobs are not of one size
-                        Question.draw(*task)
-                    else:
-                        other.result()()
-                return end
-        for task in tasks:
-            Question.draw(*task)
+        others: list[tuple[Future[Callable[[], None]], Task]] = []
+        try:
+            if total * values > _WORTH_A_THREAD:
+                self._hand_out(tasks[1:], others)
+            for task in [tasks[0], *tasks[1 + len(others) :]]:
+                Question.draw(*task)
+            for other, task in reversed(others):
+                if other.cancel():  # nobody has begun it: pieces of several jobs are not of one size
+                    Question.draw(*task)
+                else:
+                    other.result()()
+        finally:  # nobody may write into the buffer when the next run has it, whatever has failed in this one
+            wait([other for other, _ in others if not other.cancel()])
         return end
+
+    def _hand_out(self, tasks: list[Task], others: list[tuple[Future[Callable[[], None]], Task]]) -> None:
+        """Give tasks to other threads, as many as they take: what is not among `others` then is left to the caller."""
+        pool = self._pool
+        if pool is None:
+            return
+        try:
+            for task in tasks:
+                others.append((pool.submit(Question.begin_draw, *task), task))
+        except RuntimeError:
+            # No thread can be started, or the interpreter ends while submitted jobs are still on their way. A pool may
+            # have queued the very task it refused.
+            self._pool = None
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _processors() -> int:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from robustinfer import Card, InputSpec, Predictor, Request, RobustinferError, j
 from robustinfer.crew import Crew, Pace
 from robustinfer.errors import ClassCountError, PixelRangeError, SampleSizeError
 from robustinfer.jobs import Job
+from robustinfer.questions import Question
 from robustinfer.smoothing.tally import count_votes
 
 from ..waiting import PATIENCE
@@ -89,6 +90,79 @@ def test_noise_waits_for_no_thread_that_is_busy_elsewhere() -> None:
     finally:
         release.set()
     assert np.array_equal(found, expected)
+
+
+class Refusing(ThreadPoolExecutor):
+    """Has one thread, which is busy until the pool is shut down, and cannot start another for its second task."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.release, self.futures = threading.Event(), []
+        super().submit(self.release.wait, PATIENCE)
+
+    def submit(self, *task: Any, **named: Any) -> Any:
+        self.futures.append(super().submit(*task, **named))
+        if len(self.futures) == 2:
+            raise RuntimeError("can't start new thread")
+        return self.futures[-1]
+
+    def shutdown(self, *how: Any, **named: Any) -> None:
+        self.release.set()
+        super().shutdown(*how, **named)
+
+
+def test_noise_is_whole_where_threads_cannot_be_had() -> None:
+    """What the pool queued and refused is settled before the caller draws it: nobody else writes where it does."""
+    card = Card(classes=("a", "b"), input=InputSpec(3, 40, 40), sigma=0.25)
+    images = np.random.default_rng(1).integers(0, 256, size=(4, 3, 40, 40), dtype=np.uint8)
+    pieces = [(Job(Request(image=image, seed=seed).ask(card)), 0, 20) for seed, image in enumerate(images)]
+    expected, found, again = (np.zeros((80, 3, 40, 40), dtype=np.float32) for _ in range(3))
+    Crew(1).draw(pieces, expected)
+    crew = Crew(4)
+    crew._pool = pool = Refusing()
+    try:
+        assert crew.draw(pieces, found) == 80
+        assert len(pool.futures) == 2
+        assert all(future.done() for future in pool.futures)
+        assert crew.draw(pieces, again) == 80, "later runs do without other threads"
+    finally:
+        pool.shutdown()
+    assert np.array_equal(found, expected)
+    assert np.array_equal(again, expected)
+
+
+def test_nobody_draws_into_the_buffer_after_a_draw_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run has the same buffer. The straggler is released by whoever waits for it."""
+    card = Card(classes=("a", "b"), input=InputSpec(3, 40, 40), sigma=0.25)
+    images = np.random.default_rng(1).integers(0, 256, size=(2, 3, 40, 40), dtype=np.uint8)
+    pieces = [(Job(Request(image=image, seed=seed).ask(card)), 0, 30) for seed, image in enumerate(images)]
+    begun, release, order = threading.Event(), threading.Event(), []
+    draw = Question.begin_draw
+
+    def straggle(*task: Any) -> Any:
+        begun.set()
+        release.wait(PATIENCE)
+        order.append("drawn")
+        return draw(*task)
+
+    def fail(*task: Any) -> None:
+        begun.wait(PATIENCE)
+        raise MemoryError
+
+    def settle(futures: Any) -> Any:
+        release.set()
+        return wait(futures)
+
+    monkeypatch.setattr(Question, "begin_draw", straggle)
+    monkeypatch.setattr(Question, "draw", fail)
+    monkeypatch.setattr("robustinfer.crew.wait", settle)
+    try:
+        with pytest.raises(MemoryError):
+            Crew(2).draw(pieces, np.zeros((60, 3, 40, 40), dtype=np.float32))
+        order.append("left")
+    finally:
+        release.set()
+    assert order == ["drawn", "left"]
 
 
 def test_every_run_but_the_last_is_full(predictor_of: Callable[..., Predictor], half_space: Callable[..., Any]) -> None:
