@@ -11,6 +11,7 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 import h11
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .plain import HANG_UP, PlainCycle, PlainRequest, plain_request
@@ -87,6 +88,8 @@ class LimitedProtocol(H11Protocol):
             self.transport.abort()
         if self.is_working:
             self._stop_clock()
+        elif self._is_between_requests:
+            self._rest()
         elif self.deadline is None:  # the next request has begun
             self._start_clock()
 
@@ -101,7 +104,8 @@ class LimitedProtocol(H11Protocol):
             data = self._take_body(data)
             if self.is_working and data:
                 self._early += data
-                self.flow.pause_reading()
+                if len(self._early) > HIGH_WATER_LIMIT:  # not before: who does not read does not see a client hang up
+                    self.flow.pause_reading()
             if self.is_working or not data:
                 return b""
         if self.conn.states != _IDLE or self.conn.trailing_data[0]:  # in the middle of what h11 reads
@@ -162,6 +166,19 @@ class LimitedProtocol(H11Protocol):
     def is_working(self) -> bool:
         """Whether a request has come whose answer is not complete."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_between_requests(self) -> bool:
+        """Whether a request was answered, all of it has come, and nothing of the next one has."""
+        complete = self.cycle is not None and self.cycle.response_complete and not self._missing
+        return complete and self.conn.states == _IDLE and not self.conn.trailing_data[0]
+
+    def _rest(self) -> None:
+        """The rest of a body came after its answer: from now on the connection may be silent as after any other."""
+        self._stop_clock()
+        self._unset_keepalive_if_required()
+        self.silent_since = self.loop.time()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
         """The rest of a body that nobody reads may come, but not forever; for the next request uvicorn has a clock.

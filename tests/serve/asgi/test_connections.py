@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 from robust.serve.asgi.connections import Gathering, LimitedProtocol, limited
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
 from ...waiting import PATIENCE
@@ -340,6 +341,41 @@ def test_the_rest_of_a_body_that_nobody_reads_has_a_limit(visitors: Visitors) ->
     assert not is_gone(guest)
     visitors.clock.at(10.0)
     assert is_gone(guest)
+
+
+@pytest.mark.parametrize("unusual", [b"", b"A: 1\r\nA: 2\r\n"], ids=["plain", "h11"])
+def test_a_connection_rests_once_the_rest_of_a_body_has_come_after_its_answer(
+    visitors: Visitors, unusual: bytes
+) -> None:
+    """As clients do that send head and body apart, when the token was wrong."""
+    guest, hesitant = visitors.come(), visitors.come()
+    for one in (guest, hesitant):
+        visitors.say(one, b"POST /answer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n" + unusual + b"\r\n")
+    visitors.clock.at(0.1)
+    for one in (guest, hesitant):
+        visitors.say(one, b"12345")
+        visitors.say(one, b"6789")
+    visitors.say(hesitant, b"POST /answer HTTP/1.1\r\nHost:")  # the rest does not come
+    visitors.clock.at(10.0)
+    assert not is_gone(hesitant)
+    visitors.clock.at(10.1)
+    assert is_gone(hesitant)
+    visitors.clock.at(75.0)
+    assert isinstance(guest.transport, Gathering)
+    assert not guest.transport.is_closing()
+    visitors.clock.at(75.1)
+    assert guest.transport.told[-1] == "close"
+
+
+def test_a_client_that_begins_its_next_request_is_still_seen_to_hang_up(visitors: Visitors) -> None:
+    """asyncio notices the end of a connection only while it reads."""
+    guest = visitors.come()
+    assert isinstance(guest.transport, Gathering)
+    guest.transport.pause_reading = pausing = Mock()  # type: ignore[method-assign]
+    visitors.say(guest, b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx\r\n")
+    pausing.assert_not_called()
+    visitors.say(guest, b"x" * HIGH_WATER_LIMIT)
+    pausing.assert_called_once()
 
 
 def test_the_one_that_is_silent_longest_makes_room(visitors: Visitors) -> None:
