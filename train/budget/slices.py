@@ -1,7 +1,9 @@
 """A part of the ensemble that is trained slice by slice, with a schedule that can be cut anywhere.
 
 Warm-up, then a constant rate; and at the end of each slice a decay to 0 that is branched off: the decayed parameters
-are what is measured and deployed, while training continues from those before the decay.
+are what is measured and deployed, while training continues from those before the decay. What a decay costs is lost to
+the next slice, so it is short. Only the slice that spends what is left has no next one: it decays over the quarter of
+the whole that is as good as a rate that falls all the time (`benchmarks/accuracy/schedules.py`).
 """
 
 import copy
@@ -18,10 +20,19 @@ from ..runs.checkpoint import Checkpoint
 from ..stage.trainer import StageTrainer
 from .purse import Purse
 
-__all__ = ["Operations", "SliceTrainer"]
+__all__ = ["Operations", "SliceTrainer", "decay_share"]
 
 _WARM_UP = 50  # steps
-_DECAY = 0.25  # share of a slice
+_BRANCH = 0.1  # of a slice that others follow
+_LAST = 0.25  # of all that a part has cost when its last slice ends
+_MOST = 0.8  # of the last slice
+
+
+def decay_share(amount: float, *, before: float, last: bool) -> float:
+    """The share of a slice in which the rate falls; `before` is what its part had cost when the slice began."""
+    if not last:
+        return _BRANCH
+    return min(_MOST, _LAST * (before + amount) / amount) if amount > 0 else _LAST
 
 
 class SliceTrainer(StageTrainer):
@@ -48,10 +59,10 @@ class SliceTrainer(StageTrainer):
         return rate * (1 - (done + 1) / (total + 1))
 
     def advance(self, amount: float, tell: Callable[[], None]) -> int:
-        """Steps at the constant rate until all but the decay of a slice of this amount is spent; how many they were."""
+        """Steps at the constant rate until this amount is spent; how many they were."""
         self.model.train()
         begun, steps = self.purse.spent, 0
-        while steps == 0 or self.purse.spent - begun < (1 - _DECAY) * amount:
+        while steps == 0 or self.purse.spent - begun < amount:
             self.processes.leave_if_asked()
             self._step()
             steps, self.taken = steps + 1, self.taken + 1
@@ -61,14 +72,14 @@ class SliceTrainer(StageTrainer):
 
     @contextmanager
     def decayed(self, steps: int) -> Iterator[None]:
-        """Within the block the model is what a decay after `steps` steps of a slice makes of it; then as before."""
+        """Within the block the model is what a decay over so many steps makes of it; then as before."""
         place = (self.epoch, self.step)
         model, optimizer = copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict())
-        total = max(1, round(steps * _DECAY / (1 - _DECAY)))
+        kept = None if self.perturbations is None else self.perturbations.kept.clone()
         self.model.train()
-        for done in range(total):
+        for done in range(steps):
             self.processes.leave_if_asked()
-            self._decay = (done, total)
+            self._decay = (done, steps)
             self._step()
         self._decay = None
         self.model.eval()
@@ -78,6 +89,8 @@ class SliceTrainer(StageTrainer):
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(optimizer)
             self.epoch, self.step = place
+            if self.perturbations is not None and kept is not None:
+                self.perturbations.kept = kept
 
     def _step(self) -> None:
         if self._operations:

@@ -28,7 +28,7 @@ from ..stage.diagnostics import edge, summarise
 from ..stage.objective import StageModel
 from .purse import Budget, Purse
 from .rules import JOINS, PAYS, Evidence, Move, compare, next_move
-from .slices import SliceTrainer
+from .slices import SliceTrainer, decay_share
 
 __all__ = ["BudgetBooster", "budgeted"]
 
@@ -100,8 +100,10 @@ class BudgetBooster(GreedyBooster):
         part = self._resumed() if self.checkpoint is not None else self._kept(self._begin("member"))
         while not self.stopped and (self.purse.left > 0 or not self.run.stages):
             begun = self.purse.spent
-            steps = part.advance(self.purse.slice(part.spent), self._tell_step)
-            with part.decayed(steps):
+            amount = self.purse.slice(part.spent)
+            share = decay_share(amount, before=part.spent, last=amount >= self.purse.left)
+            steps = part.advance((1 - share) * amount, self._tell_step)
+            with part.decayed(max(1, round(steps * share / (1 - share)))):
                 losses = self._losses(part)
                 gain, against, joins = self._judge(part, losses)
                 if joins:
