@@ -121,8 +121,7 @@ class ConfidenceObjective(Objective):
         constant = offsets
         if offsets is not None:
             constant = torch.cat([part.repeat(1, self.copies, 1) for part in (offsets, offsets[:, sure])], dim=1)
-        with self.precision():
-            combined, own = (model or self.model)(points, self._loss_previous(points, constant))
+        combined, own = self._trained(points, constant, model)
         loss = self._terms(combined, batch, asked, sure)
         if self.recipe.own_loss:
             share = self.recipe.own_loss

@@ -21,6 +21,7 @@ from ..attacks.pgd import frozen, n_fgsm, pgd
 from ..data.batches import Batch
 from ..machine.randomness import Draws
 from ..members.ensemble import Ensemble
+from ..members.trunk import Trunk, shared_trunk
 from ..recipe import Recipe
 
 __all__ = ["Objective", "StageModel", "weighted_mean"]
@@ -49,9 +50,16 @@ class StageModel(nn.Module):
         self.beta = nn.Parameter(torch.tensor(float(beta)), requires_grad=learn_beta)
         self.previous_betas = nn.Parameter(previous.detach().clone(), requires_grad=corrective and len(previous) > 0)
 
-    def forward(self, image: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The scores of f^(t-1) + beta f_w and of f_w alone; `previous` holds the frozen members' own scores."""
-        own = self.member(image).float()
+    def forward(self, image: Tensor, previous: Tensor | None, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The scores of f^(t-1) + beta f_w and of f_w alone; `previous` holds the frozen members' own scores.
+
+        `features` are what the trunk of a head makes of the image, where it was passed already.
+        """
+        if features is None:
+            own = self.member(image).float()
+        else:
+            assert isinstance(self.member.trunk, Trunk)
+            own = self.member.trunk.scores(features).float()
         return self.combine(own, previous), own
 
     def combine(self, own: Tensor, previous: Tensor | None) -> Tensor:
@@ -83,6 +91,9 @@ class Objective:
         self.recipe, self.model, self.past, self.precision = recipe, model, past, precision
         self.member: Callable[[Tensor], Tensor] = model.member
         self.stacked: Callable[[Tensor], Tensor] | None = past.stacked if past is not None else None
+        # One pass through the trunk serves all members, behind which heads are short; a compiled member stays whole.
+        members = [] if past is None or recipe.compile else [*past.members, model.member]
+        self.trunks = shared_trunk(members) or []
         self.copies = recipe.noise_samples if recipe.smoothed else 1
 
     def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:
@@ -93,9 +104,7 @@ class Objective:
         noise = self._noise(batch, draws)
         offsets = self._clean_offsets(batch, noise)
         x = self.attack(batch, noise=noise, offsets=offsets, draws=draws, delta=delta, steps=steps)
-        points = self._points(x, noise)
-        with self.precision():
-            combined, own = (model or self.model)(points, self._loss_previous(points, self._repeat(offsets)))
+        combined, own = self._trained(self._points(x, noise), self._repeat(offsets), model)
         loss = self._regularised_loss(combined, batch.labels)
         if self.recipe.own_loss:
             share = self.recipe.own_loss
@@ -139,17 +148,27 @@ class Objective:
     def _attacked_scores(self, points: Tensor, constant: Tensor | None) -> Tensor:
         """f^(t-1) + beta f_w as the attack sees it; `constant` is what it takes for f^(t-1) unless that is exact."""
         with self.precision():
-            own = self.member(points).float()
-            known = self.past is None or self.recipe.previous != "exact"
-            return self.model.combine(own, constant if known else self._previous(points))
+            if self.past is None or self.recipe.previous != "exact":
+                return self.model.combine(self.member(points).float(), constant)
+            features = self._features(points)
+            own = self.member(points) if features is None else self.trunks[-1].scores(features)
+            return self.model.combine(own.float(), self._previous(points, features))
 
-    def _loss_previous(self, points: Tensor, constant: Tensor | None) -> Tensor | None:
+    def _trained(self, points: Tensor, constant: Tensor | None, model: nn.Module | None) -> tuple[Tensor, Tensor]:
+        """f^(t-1) + beta f_w and f_w alone as the loss sees them, with a graph to what the stage trains."""
+        with self.precision():
+            features = self._features(points)
+            previous = self._loss_previous(points, constant, features)
+            found: tuple[Tensor, Tensor] = (model or self.model)(points, previous, features)
+            return found
+
+    def _loss_previous(self, points: Tensor, constant: Tensor | None, features: Tensor | None) -> Tensor | None:
         """f^(t-1) as the loss sees it, within its pass: the offsets, or the scores at the points that were found."""
         if self.past is None or self.recipe.previous == "clean":
             return constant
         # The attack is over, unless this pass gives the step of a kept perturbation as well.
         with torch.set_grad_enabled(points.requires_grad and self.recipe.previous == "exact"):
-            return self._previous(points)
+            return self._previous(points, features)
 
     def _clean_offsets(self, batch: Batch, noise: Tensor | None) -> Tensor | None:
         """f_s(x) of each frozen member at the unperturbed image as it is in the batch, after its augmentation.
@@ -161,12 +180,25 @@ class Objective:
         if batch.offsets is not None:
             return batch.offsets
         with torch.no_grad(), self.precision():
-            previous = self._previous(self._points(batch.image, noise))
+            previous = self._previous(self._points(batch.image, noise), None)
         return previous.view(len(previous), self.copies, *batch.labels.shape, -1).mean(dim=1)
 
-    def _previous(self, points: Tensor) -> Tensor:
+    def _features(self, points: Tensor) -> Tensor | None:
+        """What the trunk that all members share makes of the points, where more than one of them is asked there.
+
+        A head trains nothing of it: the points alone may want its gradient.
+        """
+        if not self.trunks or self.recipe.previous == "clean":
+            return None
+        with torch.set_grad_enabled(points.requires_grad and torch.is_grad_enabled()):
+            return self.trunks[0].features(points)
+
+    def _previous(self, points: Tensor, features: Tensor | None) -> Tensor:
+        """The scores of each frozen member, behind the trunk if that was passed."""
         assert self.stacked is not None
-        return self.stacked(points).float()
+        if features is None:
+            return self.stacked(points).float()
+        return torch.stack([trunk.scores(features) for trunk in self.trunks[:-1]]).float()
 
     def _noise(self, batch: Batch, draws: Draws) -> Tensor | None:
         if not self.recipe.smoothed:

@@ -1,5 +1,7 @@
 """Members on one trunk: the parts are the network, the trunk stays as the first stage left it, one pass serves all."""
 
+import contextlib
+import dataclasses
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -11,9 +13,12 @@ import torch
 from robust.export import export_run
 from robust.train import Recipe, Run, train
 from robust.train.boosting.booster import GreedyBooster
+from robust.train.data.batches import Batch
+from robust.train.machine.randomness import Draws
 from robust.train.members import Member, architectures, build_member
 from robust.train.members.ensemble import Ensemble
 from robust.train.members.trunk import Trunk, check_trunk, share_trunk
+from robust.train.stage.objective import Objective, StageModel
 from robust.train.stage.trainer import StageTrainer
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -195,3 +200,63 @@ def test_a_head_without_the_trunk_it_was_trained_on_is_refused(run: Run, tmp_pat
     (copy / "stage-01.safetensors").unlink()
     with pytest.raises(RunError, match=r"stage-01.safetensors is missing"):
         Run.open(copy).member(2)
+
+
+class Shared:
+    """The objective of a second stage on digits-like images: a head on the trunk of a first member."""
+
+    def __init__(self, previous: str, *, kept: bool = False) -> None:
+        first, second = (member_of("fast", seed) for seed in (0, 1))
+        share_trunk(first, 2)
+        trunk = share_trunk(second, 2).trunk
+        assert trunk is not None
+        tensors = first.state_dict()
+        second.load_state_dict({name: tensors[name] for name in trunk.names()}, strict=False)
+        trunk.freeze()
+        self.passes = 0
+        for member in (first, second):
+            assert member.trunk is not None
+            member.trunk.layers[0].register_forward_hook(self._count)
+        recipe = TINY.replace(norm="l2", delta=0.5, smoothing="softmax", sigma=0.25, noise_samples=2, previous=previous)
+        self.kept = kept
+        past = Ensemble([first], [0.7]).freeze()
+        model = StageModel(second, beta=0.9, previous=past.betas, corrective=True, learn_beta=True)
+        self.objective = Objective(recipe, model, past, precision=contextlib.nullcontext)
+
+    def _count(self, *_: Any) -> None:
+        self.passes += 1
+
+    def step(self) -> list[Tensor]:
+        """The loss of one batch, and all gradients that a step takes."""
+        stream = torch.Generator().manual_seed(4)
+        images = torch.rand(6, *SPEC.shape, generator=stream)
+        batch = Batch(images, torch.arange(6) % 5)
+        if self.kept:
+            self.objective.recipe = self.objective.recipe.replace(attack="kept", steps=1, epochs=2)
+            batch = dataclasses.replace(batch, kept=(images * 0.9).requires_grad_())
+        model = self.objective.model.train()
+        loss = self.objective.loss(batch, draws=Draws(0, 2), delta=0.5, steps=2)
+        loss.backward()
+        found = [parameter.grad for parameter in model.parameters() if parameter.requires_grad]
+        found += [] if batch.kept is None else [batch.kept.grad]
+        assert all(gradient is not None for gradient in found)
+        return [loss.detach(), *(gradient for gradient in found if gradient is not None)]
+
+
+@pytest.mark.parametrize(("previous", "passes", "apart"), [("clean", 4, 4), ("adversarial", 4, 5), ("exact", 3, 6)])
+def test_a_step_passes_the_trunk_once_for_head_and_past(previous: str, passes: int, apart: int) -> None:
+    """Two steps of the attack and the loss; `clean` and `adversarial` ask the past at the image first."""
+    one, two = Shared(previous), Shared(previous)
+    two.objective.trunks = []
+    assert len(one.objective.trunks) == 2
+    for found, expected in zip(one.step(), two.step(), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert (one.passes, two.passes) == (passes, apart)
+
+
+def test_a_kept_perturbation_moves_by_the_gradient_through_the_shared_pass() -> None:
+    one, two = Shared("exact", kept=True), Shared("exact", kept=True)
+    two.objective.trunks = []
+    for found, expected in zip(one.step(), two.step(), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert (one.passes, two.passes) == (1, 2)
