@@ -57,7 +57,8 @@ def headline(material: Material) -> Headline:
     if material.runs:
         run = material.runs[0]
         spent = f"{run.seconds:.0f} s" if run.seconds or not run.budget else _operations(run.budget)
-        boxes.append(Box(spent, f"training, {len(run.stages)} stages"))
+        count = len(run.stages)
+        boxes.append(Box(spent, f"training, {count} stage{'s' * (count != 1)}"))
     sentence = "; ".join(words) or "No evaluation and no certificates yet"
     return Headline(f"{sentence[0].upper()}{sentence[1:]}.", tuple(boxes))
 
@@ -67,9 +68,18 @@ def _operations(budget: Mapping[str, Any]) -> str:
 
 
 def _members(material: Material) -> str:
-    if material.runs:
-        return f"a boosted ensemble of {len(material.runs[0].stages)} members"
-    return material.sets[0].name
+    """What was certified, in words: how many networks, and how they came together."""
+    if not material.runs:
+        return material.sets[0].name
+    run = material.runs[0]
+    count, booster = len(run.stages), run.recipe.get("booster", "greedy")
+    if count == 1:
+        return "one network"
+    if booster == "minimax" or material.sets[0].entries[0].certificate.members:
+        return f"an ensemble of {count} members that vote"
+    if booster == "independent":
+        return f"an ensemble of {count} members trained apart"
+    return f"a boosted ensemble of {count} members"
 
 
 def _typical_radius(material: Material) -> float:

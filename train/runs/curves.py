@@ -36,7 +36,8 @@ def draw_curves(run: Run) -> None:
     for first in [x for x, record in zip(seen, epochs, strict=True) if record["epoch"] == 0 and record["stage"] > 1]:
         for axes in (losses, accuracies):
             axes.axvline(first - 0.5, color="#bbbbbb", linewidth=0.8)
-    losses.set_title(f"{run.recipe.name}: {len(run.stages)} stages")
+    count = len(run.stages)
+    losses.set_title(f"{run.recipe.name}: {count} stage{'s' * (count != 1)}")
     with replacing(run.path / "curves.png") as temporary:
         figure.savefig(temporary, dpi=120)
 

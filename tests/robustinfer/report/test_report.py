@@ -1,6 +1,8 @@
 """The report: self-contained, complete, honest in its rounding, and it loads in a browser."""
 
 import base64
+import copy
+import dataclasses
 import html.parser
 import io
 import re
@@ -14,8 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from robustinfer.certificate import MemberVotes
 from robustinfer.errors import ArgumentError, DataError, MissingExtraError
 from robustinfer.report import read_sources, render
+from robustinfer.report.headline import headline
 from robustinfer.report.tables import confusion_table, votes_table
 from robustinfer.smoothing.bounds import format_radius
 from robustinfer.summary import percent
@@ -57,6 +61,34 @@ def test_loads_nothing_from_elsewhere(page: Page) -> None:
         assert "onload" not in attributes
     assert "url(" not in page.text
     assert "@import" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("stages", "booster", "votes", "words"),
+    [
+        (2, "greedy", False, "a boosted ensemble of 2 members gives"),
+        (2, "independent", False, "an ensemble of 2 members trained apart gives"),
+        (2, "minimax", False, "an ensemble of 2 members that vote gives"),
+        (2, "independent", True, "an ensemble of 2 members that vote gives"),
+        (1, "greedy", False, "one network gives"),
+        (1, "independent", False, "one network gives"),
+    ],
+)
+def test_the_headline_says_what_was_certified(
+    quickstart: Quickstart, stages: int, booster: str, votes: bool, words: str
+) -> None:
+    material = read_sources([quickstart.out])
+    (run,), certified = material.runs, material.sets[0]
+    run = dataclasses.replace(run, stages=run.stages[:stages], recipe=run.recipe | {"booster": booster})
+    if votes:
+        (first, *others), member = certified.entries, MemberVotes(0.5, 0, 0.5, 0.9, 0.1, (9, 1), 0)
+        certificate = copy.copy(first.certificate)
+        object.__setattr__(certificate, "members", (member, member))  # what a votes file would have
+        entries = [dataclasses.replace(first, certificate=certificate), *others]
+        certified = dataclasses.replace(certified, entries=entries)
+    found = headline(dataclasses.replace(material, runs=(run,), sets=(certified, *material.sets[1:])))
+    assert words in found.sentence
+    assert found.boxes[-1].label == ("training, 1 stage" if stages == 1 else "training, 2 stages")
 
 
 @pytest.fixture(scope="session")
