@@ -203,7 +203,7 @@ def _cascade(wanted: bool, agreement: float | None, consensus: int | None) -> An
             raise ArgumentError("--agreement and --consensus are for cascades: add --cascade, or leave them out.")
         return None
     if agreement is not None and consensus is not None:
-        raise ArgumentError("Samples leave by margins, fitted to --agreement, or by --consensus: name one of the two.")
+        raise ArgumentError("Give --agreement or --consensus, not both.")
     from robust.export import CascadeOptions
 
     if consensus is not None:
@@ -247,6 +247,7 @@ def _join(sources: list[Path], out: Path, *, json: bool, options: dict[str, Any]
 def beside_float(card: Any) -> str:
     """What a cascade, or a file of lower precision, certifies beside the plain float32 file, where it was measured."""
     from ..smoothing.bounds import format_radius
+    from ..summary import percent
 
     measured = card.parity.get("held_out")
     if not measured:
@@ -254,8 +255,8 @@ def beside_float(card: Any) -> str:
     plain, this = measured["float32"], measured["this file"]
     words = f"{'a cascade ' if card.cascade else ''}in {card.parity.get('precision', 'float32')}"
     return (
-        f"certified accuracy {this['certified_accuracy']:.1%} and ACR {format_radius(this['acr'])} as {words}, "
-        f"{plain['certified_accuracy']:.1%} and {format_radius(plain['acr'])} as the plain file in float32 "
+        f"certified accuracy {percent(this['certified_accuracy'])} and ACR {format_radius(this['acr'])} as {words}, "
+        f"{percent(plain['certified_accuracy'])} and {format_radius(plain['acr'])} as the plain file in float32 "
         f"({measured['count']} held-out images)"
     )
 
@@ -273,7 +274,9 @@ def _show(exported: Any, *, json: bool) -> None:
             f"{cascade['agreement']:.1%} of samples have the plain ensemble's label ({cascade['judged']} images that "
             f"took no part in the fit, {cascade['images']})"
         )
-    print_text(f"{exported.path}: {exported.bytes:,} bytes, {len(exported.card.members)} members, {exported.digest}")
+    count = len(exported.card.members)
+    members = f"{count} member{'s' * (count != 1)}"
+    print_text(f"{exported.path}: {exported.bytes:,} bytes, {members}, {exported.digest}")
     print_text(
         f"scores differ by {parity['relative_difference']:g} at most (relative), {parity['flips']} of "
         f"{parity['samples']} votes flipped, zeta {parity['zeta']:g} ({parity['engine']}, {parity['images']} images)"

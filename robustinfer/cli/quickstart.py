@@ -233,13 +233,13 @@ def _write_images(folder: Path) -> None:
 def _next_commands(out: Path, index: int, seconds: float) -> None:
     from ..certificate_file import read_certificates
     from ..smoothing.bounds import format_radius
-    from ..summary import summarize
+    from ..summary import percent, summarize
 
     summary = summarize(*read_certificates(out / "certificates.jsonl"))
     correct, middle = summary.accuracies[0], next((row for row in summary.accuracies if row.radius == 0.5), None)
-    proven = f", {100 * middle.accuracy:.1f} % proven at l2 radius 0.5" if middle else ""
+    proven = f", {percent(middle.accuracy)} proven at l2 radius 0.5" if middle else ""
     print_text(
-        f"{summary.images} test images: {100 * correct.accuracy:.1f} % certified with the right label{proven}; "
+        f"{summary.images} test images: {percent(correct.accuracy)} certified with the right label{proven}; "
         f"average certified radius {format_radius(summary.acr)}. {seconds:.0f} s in all, "
         f"{time.process_time():.0f} s of processor time."
     )

@@ -69,15 +69,15 @@ def test_a_card_says_the_precision_and_what_it_costs(exported: dict[str, Any], p
     assert "precision" not in exported["float32"].card.parity
 
 
-def test_the_command_does_not_round_a_mean_radius_up(exported: dict[str, Any]) -> None:
+def test_the_command_rounds_neither_a_mean_radius_nor_an_accuracy_up(exported: dict[str, Any]) -> None:
     card = exported["int8"].card
     measured = card.parity["held_out"] | {
         "float32": {"certified_accuracy": 0.9, "acr": 0.4567},
-        "this file": {"certified_accuracy": 0.8, "acr": 0.4449},
+        "this file": {"certified_accuracy": 0.8999, "acr": 0.4449},
     }
     words = beside_float(dataclasses.replace(card, parity=card.parity | {"held_out": measured}))
-    assert "ACR 0.444 as in int8" in words
-    assert "90.0% and 0.456 as the plain file" in words
+    assert "certified accuracy 89.9 % and ACR 0.444 as in int8" in words
+    assert "90.0 % and 0.456 as the plain file" in words
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
