@@ -32,13 +32,33 @@ def test_every_hop_exists() -> None:
         assert name in named(ROOT / file), (name, file)
 
 
+WALKS = dict(re.findall(r"^## (Training|Certifying|An HTTP request|Exporting).*?\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S))
+
+
 def test_there_are_four_walks_of_several_hops() -> None:
-    walks = dict(
-        re.findall(r"^## (Training|Certifying|An HTTP request|Exporting).*?\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)
-    )
-    assert len(walks) == 4
-    for walk, rows in walks.items():
+    assert len(WALKS) == 4
+    for walk, rows in WALKS.items():
         assert rows.count("\n| [`") >= 8, walk
+
+
+def mentioned(file: Path) -> set[str]:
+    """The names that the code of a module mentions, beyond defining or importing them."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
+# Where a walk begins, and what a worker makes of the application before there is any request.
+BEGINNINGS = {"command", "Launcher", "AsgiLauncher", "Application"}
+
+
+def test_every_hop_is_used_by_the_code_of_its_walk() -> None:
+    """Not only defined: a function that nobody on the way calls any more is no hop."""
+    for walk, rows in WALKS.items():
+        hops = re.findall(r"\[`([\w.]+)`\]\(\.\./([\w/]+\.py)\)", rows)
+        used = set[str]().union(*(mentioned(ROOT / file) for _, file in hops))
+        assert {name for name, _ in hops if name.rpartition(".")[2] not in used} <= BEGINNINGS, walk
 
 
 def rows() -> Iterator[tuple[str, str, set[str], set[str]]]:
