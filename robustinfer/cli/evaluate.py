@@ -52,6 +52,9 @@ def command(
     """Measure accuracy on test images: clean, under attack, and certified for a smoothed model.
 
     A run is measured after each of its stages, and its last member alone; the result is kept in its evaluation.json.
+
+    [bold]robust evaluate runs/digits-l2[/bold]
+    [bold]robust evaluate quickstart/digits.onnx --attack none --n 10000[/bold]
     """
     with needed(extra="train", why="robust evaluate"):
         import torch

@@ -1,19 +1,24 @@
-"""How `--help` shows options and arguments.
+"""How `--help` shows options and arguments, and lets prose flow.
 
-typer writes `<bool>` beside a flag, as if it took a value, and `{files}...` for what must be given.
+typer writes `<bool>` beside a flag, as if it took a value, and `{files}...` for what must be given. It also keeps the
+line breaks of a docstring, which are those of the source and not of a terminal.
 """
 
+import inspect
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Command", "Group", "argument_name"]
+__all__ = ["Command", "Group", "argument_name", "flowing"]
 
 _KINDS = {"<str>": "<text>"}
 
 
 class Command(TyperCommand):
     """A command whose help shows flags without a value, and arguments as MODEL, [IMAGE] or FILES..."""
+
+    def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:
+        super().__init__(*arguments, help=flowing(help or ""), **options)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, as help and errors are to name them."""
@@ -30,6 +35,12 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, as help and errors are to name them."""
         return [_shown(parameter, ctx) for parameter in super().get_params(ctx)]
+
+
+def flowing(text: str) -> str:
+    """A docstring whose paragraphs are lines that a terminal breaks; examples, in bold, stay one to a line."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
 
 
 def _is_argument(parameter: Any) -> bool:

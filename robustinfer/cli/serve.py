@@ -117,9 +117,9 @@ def command(
 ) -> None:
     """Serve models over HTTP until ctrl-C; answers are certificates.
 
-    [dim]robust serve quickstart/digits.onnx[/dim]
-    [dim]robust serve quickstart/digits.onnx --engine asgi --page[/dim]
-    [dim]robust serve quickstart/digits.onnx --port 9000 --auth none[/dim]
+    [bold]robust serve quickstart/digits.onnx[/bold]
+    [bold]robust serve quickstart/digits.onnx --engine asgi --page[/bold]
+    [bold]robust serve quickstart/digits.onnx --port 9000 --auth none[/bold]
     """
     from robust.serve.service.options import ServeOptions, model_arguments
 

@@ -82,6 +82,9 @@ def command(
     """Train a boosted ensemble by Algorithm 1, or one of its baselines, into a run folder.
 
     Under `torchrun --nproc-per-node K -m robustinfer train RECIPE ...` K processes share each batch.
+
+    [bold]robust train digits-l2 --out runs/digits-l2[/bold]
+    [bold]robust train my-images.toml --set epochs=5[/bold]
     """
     if recipe is None:
         note(recipe_lines())

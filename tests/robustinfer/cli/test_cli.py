@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from typer.main import get_command
 
 from robustinfer import Certificate, Predictor, throughput
 from robustinfer.certificate_file import read_certificates
+from robustinfer.cli.main import app
 from robustinfer.data import digits
 from robustinfer.images import read_image
 from robustinfer.smoothing.noise import derive_seed
@@ -320,3 +322,18 @@ def test_one_image_has_the_noise_of_its_seed(robust: Robust, files: Path) -> Non
     lines = robust("certify", "model.onnx", "five.png", "six.png", "--n", "300", "--seed", "7", "--json").out
     seeds = [json.loads(line)["seed"] for line in lines.splitlines()]
     assert seeds == [derive_seed(7, 0), derive_seed(7, 1)]  # two images never share their noise
+
+
+GROUP: Any = get_command(app)
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_prose_of_help_breaks_where_the_terminal_ends_and_examples_stay_lines(name: str) -> None:
+    for paragraph in GROUP.commands[name].help.split("\n\n"):
+        lines = paragraph.split("\n")
+        assert len(lines) == 1 or all(re.fullmatch(r"\[bold\]robust .*\[/bold\]", line) for line in lines), paragraph
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_help_shows_an_example_of_the_command(name: str) -> None:
+    assert re.search(rf"^\[bold\]robust {name}\b.*\[/bold\]$", GROUP.commands[name].help, re.MULTILINE)
