@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 from .card import InputSpec
 from .certificate import Certificate, read_json
@@ -21,7 +21,7 @@ from .data import ImageSet, choose, parse_data
 from .errors import CertificateError, DataError
 from .images import as_image, image_digest, to_unit
 from .predictor import Predictor
-from .settings import SETTINGS
+from .settings import SETTINGS, CertifyManySettings
 from .smoothing.noise import derive_seed, fresh_seed
 
 __all__ = ["Entry", "Header", "certify_data", "read_certificates", "shard_path"]
@@ -135,12 +135,13 @@ def certify_data(
     seed: int | None = None,
     stop: threading.Event | None = None,
     progress: Callable[[int], None] | None = None,
-    **settings: Any,
+    **settings: Unpack[CertifyManySettings],
 ) -> Iterator[Entry]:
     """Certify every `every`-th image of a data set, this shard's part of them; yields entries as they are written.
 
     A `limit` takes the first of them, or equally many of each class where the set lists class after class; `numbers`
-    names the images instead. Entries of an earlier, interrupted call with the same settings are kept and yielded first.
+    names the images instead. `settings` are those of `Predictor.certify_many`. Entries of an earlier, interrupted call
+    with the same settings are kept and yielded first.
     """
     if seed is not None:
         seed = SETTINGS["seed"].check(seed)
@@ -151,7 +152,7 @@ def certify_data(
     mine: Sequence[int] = (plain if in_a_row else chosen)[index::total]
     header = Header(
         model=dataclasses.asdict(predictor.model),
-        settings=settings,
+        settings=dict(settings),
         data=data.name,
         total=len(chosen),
         start=mine.start if isinstance(mine, range) else min(mine, default=0),

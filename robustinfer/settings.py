@@ -26,6 +26,7 @@ __all__ = [
     "SETTINGS",
     "CertifyManySettings",
     "CertifySettings",
+    "GridDomain",
     "Mode",
     "PredictSettings",
     "Setting",

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from robustinfer import Predictor
 from robustinfer.errors import SampleSizeError
 from robustinfer.requests import Request
+from robustinfer.settings import GridDomain
 from robustinfer.voting import votes_of
 
 __all__ = ["ALPHAS", "SELECTION", "SIZES", "Prices", "prices"]
@@ -49,7 +50,7 @@ def prices(
     alphas: Sequence[float] = ALPHAS,
     seconds: float = 10.0,
     seed: int | None = None,
-    domain: Any = None,
+    domain: GridDomain | None = None,
 ) -> Prices:
     """Draw votes once, and see what they prove. Sizes that would take longer than about `seconds` are left out."""
     question = Request(image=image, n0=SELECTION, seed=seed, domain=domain).ask(predictor.card)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from robustinfer import Predictor
 from robustinfer.pictures import data_uri
 from robustinfer.requests import Request
+from robustinfer.settings import GridDomain
 from robustinfer.voting import scores_of
 
 __all__ = ["View", "Views", "views"]
@@ -49,7 +50,7 @@ def views(
     count: int,
     seed: int | None = None,
     first: int = 0,
-    domain: Any = None,
+    domain: GridDomain | None = None,
 ) -> Views:
     """Draw samples as a certificate of this seed does: the same pixels, the same votes."""
     question = Request(image=image, seed=seed, domain=domain).ask(predictor.card)

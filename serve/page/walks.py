@@ -16,6 +16,7 @@ from robustinfer import Prediction, Predictor
 from robustinfer.errors import InputError
 from robustinfer.pictures import data_uri
 from robustinfer.requests import Request
+from robustinfer.settings import GridDomain
 
 __all__ = ["POINTS", "Point", "Walk", "random_direction", "walk"]
 
@@ -67,7 +68,7 @@ def walk(
     *,
     radius: float,
     attack: bool = False,
-    domain: Any = None,
+    domain: GridDomain | None = None,
 ) -> Walk:
     """Ask both classifiers along `direction`, up to twice `radius` or twice an `attack`, whichever is longer.
 
