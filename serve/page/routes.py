@@ -15,6 +15,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from robustinfer import Predictor
+from robustinfer.errors import SettingError
 from robustinfer.settings import SETTINGS
 
 from ..service.limits import Limits
@@ -267,8 +268,11 @@ def _whole(request: Request, name: str, *, least: int, most: int, default: int) 
 
 def _radius(request: Request) -> float:
     """The radius of the certificate; 0 where it abstained."""
-    text = request.query_params.get("radius", "0")
-    value = SETTINGS["radius"].parse(text)
-    if value is None or not 0 <= value <= 1000:
-        raise Refusal.malformed("wrong_type", "Expected a number from 0 to 1000 for radius.")
-    return float(value)
+    setting = SETTINGS["radius"]
+    value = setting.parse(request.query_params.get("radius", "0"))
+    if value == 0:
+        return 0.0
+    try:
+        return float(setting.check(value))
+    except SettingError as error:
+        raise Refusal.malformed("wrong_type", str(error)) from None

@@ -56,7 +56,7 @@ class Desk:
         self.last_success = float("-inf")
         self.decoder = Decoder(predictor.card.input, max_pixels=limits.max_pixels, seconds=limits.max_reading)
         self._key = key
-        self._rate: float | None = None
+        self._speed: float | None = None
 
     def warm_up(self) -> None:
         """Make one real prediction, and learn how fast this model is on this device."""
@@ -65,7 +65,7 @@ class Desk:
         self.predict_once(n=max(HEALTH_N, self.predictor.batch))
 
     def permit(self, authorization: str | None) -> None:
-        """Refuse whoever has not the token, and everybody while the server stops."""
+        """Refuse anybody without the token, and everybody while the server is stopping."""
         if self.state.marked("stopping"):
             raise Refusal.unavailable("stopping", "The server is stopping; ask another one.")
         if not self.state.permits(authorization):
@@ -104,7 +104,7 @@ class Desk:
         settings.setdefault("n", max(1, min(default, self.limits.max_n // len(reading.images))))
         if "deadline" not in settings:
             samples = (settings["n"] + settings.get("n0", 0)) * len(reading.images)
-            self.limits.check_cost(samples, self._rate)
+            self.limits.check_cost(samples, self._speed)
         if len(reading.images) > 1 and "seed" in settings:
             raise Refusal.unacceptable("bad_setting", "seed is for one image: two images never share their noise.")
         if self.limits.domain is not None:
@@ -153,8 +153,8 @@ class Desk:
             self.succeeded()
         # Small batches measure the overhead, not the engine.
         if samples >= self.predictor.batch and seconds > 0:
-            rate = samples / seconds
-            self._rate = rate if self._rate is None else 0.8 * self._rate + 0.2 * rate
+            speed = samples / seconds
+            self._speed = speed if self._speed is None else 0.8 * self._speed + 0.2 * speed
 
     def succeeded(self) -> None:
         """Remember that the model has just made a prediction."""
@@ -186,7 +186,7 @@ class Desk:
     def check_replay(self, certificate: Certificate) -> None:
         """Refuse to replay a certificate that could not have been asked for here."""
         self.limits.check_settings({"n": certificate.n, "n0": certificate.n0}, images=1)
-        self.limits.check_cost(certificate.samples_used, self._rate)
+        self.limits.check_cost(certificate.samples_used, self._speed)
 
     def metadata(self) -> dict[str, Any]:
         """The card, the digest and what this server allows."""
@@ -197,6 +197,6 @@ class Desk:
             "device": self.predictor.device,
             "limits": self.limits.to_json(),
             "signed_by": self._key.public.id if self._key else None,
-            "samples_per_second": round(self._rate) if self._rate else None,
+            "samples_per_second": round(self._speed) if self._speed else None,
             "robustinfer": __version__,
         }

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robustinfer.errors import SettingError
 from robustinfer.settings import SETTINGS
 
 from .refusals import Refusal
 
 __all__ = ["Limits"]
+
+_CODES = {"n": "limit_n", "n0": "limit_n", "deadline": "limit_deadline"}  # of what nobody may ask for, too
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,10 @@ class Limits:
         return cls(**{name: value for name, value in document.items() if name in known})
 
     def check_settings(self, settings: Mapping[str, Any], *, images: int) -> None:
-        """Refuse settings outside the limits, naming the field."""
+        """Refuse what this server does not allow, naming the field.
+
+        What nobody may ask for is the matter of `robustinfer.settings`; it is refused here where it has a limit's code.
+        """
         if settings.get("seed") is not None and not self.allow_seeds:
             raise Refusal.unacceptable(
                 "limit_seed",
@@ -60,33 +66,34 @@ class Limits:
                 "limit_domain",
                 f"This server answers in the {self.domain} domain only; found {settings['domain']}: leave domain out.",
             )
-        n = settings.get("n")
-        if n is not None and not 1 <= n * images <= self.max_n:
-            each = f" for each of {images} images" if images > 1 else ""
-            raise Refusal.unacceptable(
-                "limit_n", f"n is at least 1 and at most {self.max_n} on this server; found {n}{each}."
-            )
-        n0 = settings.get("n0")
-        if n0 is not None and not 0 <= n0 * images <= self.max_n:
-            raise Refusal.unacceptable("limit_n", f"n0 is at least 0 and at most {self.max_n}; found {n0}.")
-        alpha = settings.get("alpha")
+        n, n0, alpha, deadline = (settings.get(name) for name in ("n", "n0", "alpha", "deadline"))
+        for name, samples in (("n", n), ("n0", n0)):
+            if samples is not None and samples * images > self.max_n:
+                each = f" for each of {images} images" if images > 1 else ""
+                raise Refusal.unacceptable(
+                    "limit_n", f"{name} is at most {self.max_n} on this server; found {samples}{each}."
+                )
         if alpha is not None and not self.min_alpha <= alpha <= self.max_alpha:
             raise Refusal.unacceptable(
                 "limit_alpha", f"alpha lies between {self.min_alpha} and {self.max_alpha} here; found {alpha}."
             )
-        deadline = settings.get("deadline")
-        if deadline is not None and not 0 < deadline <= self.max_deadline:
+        if deadline is not None and deadline > self.max_deadline:
             raise Refusal.unacceptable(
-                "limit_deadline",
-                f"deadline is a positive number of seconds, at most {self.max_deadline:g} here; found {deadline:g}.",
+                "limit_deadline", f"deadline is at most {self.max_deadline:g} seconds here; found {deadline:g}."
             )
+        for name, code in _CODES.items():
+            if settings.get(name) is not None:
+                try:
+                    SETTINGS[name].check(settings[name])
+                except SettingError as error:
+                    raise Refusal.unacceptable(code, str(error)) from None
 
-    def check_cost(self, samples: int, rate: float | None) -> None:
-        """Refuse work that would hold the worker for longer than `max_seconds` at `rate` samples per second."""
-        if rate is None or samples <= rate * self.max_seconds:
+    def check_cost(self, samples: int, speed: float | None) -> None:
+        """Refuse work that would hold the worker for longer than `max_seconds` at a `speed` in samples per second."""
+        if speed is None or samples <= speed * self.max_seconds:
             return
         raise Refusal.unacceptable(
             "limit_seconds",
-            f"{samples} samples take about {samples / rate:.0f} s on this server, which allows {self.max_seconds:g} s: "
-            f"ask for at most {int(rate * self.max_seconds)} samples, or give a deadline.",
+            f"{samples} samples take about {samples / speed:.0f} s on this server, which allows {self.max_seconds:g} s"
+            f": ask for at most {int(speed * self.max_seconds)} samples, or give a deadline.",
         )

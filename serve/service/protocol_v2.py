@@ -22,7 +22,7 @@ from .limits import Limits
 from .numbers import array_of
 from .refusals import Refusal
 
-__all__ = ["EXTENSIONS", "answer", "model_metadata", "read_inputs", "wanted_outputs"]
+__all__ = ["EXTENSIONS", "answer", "model_metadata", "read_inputs", "read_parameters", "wanted_outputs"]
 
 Array = npt.NDArray[Any]
 
@@ -33,10 +33,18 @@ _BINARY_OUTPUT = "binary_data_output"  # a parameter of the protocol's own: all 
 EXTENSIONS = ("binary_tensor_data",)
 
 
+def read_parameters(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an infer request."""
+    parameters = document.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise Refusal.malformed("wrong_type", "parameters is an object.")
+    return fields.from_json({name: value for name, value in parameters.items() if name != _BINARY_OUTPUT})
+
+
 def read_inputs(
     document: Mapping[str, Any], spec: InputSpec, limits: Limits, tensors: bytes = b""
-) -> tuple[tuple[Array, ...], dict[str, Any]]:
-    """The images and the settings of an infer request; `tensors` are the bytes that follow its JSON."""
+) -> tuple[Array, ...]:
+    """The images of an infer request; `tensors` are the bytes that follow its JSON."""
     unknown = sorted(document.keys() - _KEYS)
     if unknown:
         raise Refusal.malformed("unknown_field", f"An infer request has no field {unknown[0][:60]!r}.")
@@ -46,16 +54,12 @@ def read_inputs(
     inputs = document["inputs"]
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise Refusal.malformed("wrong_type", "inputs is a list of one tensor, the image.")
-    parameters = document.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise Refusal.malformed("wrong_type", "parameters is an object.")
     batch = as_batch(_tensor(inputs[0], tensors), spec)
     if not 1 <= len(batch) <= limits.max_images:
         raise Refusal.unacceptable(
             "limit_images", f"A request has at least 1 and at most {limits.max_images} images; found {len(batch)}."
         )
-    settings = {name: value for name, value in parameters.items() if name != _BINARY_OUTPUT}
-    return tuple(batch), fields.from_json(settings)
+    return tuple(batch)
 
 
 def _tensor(tensor: Mapping[str, Any], tensors: bytes) -> Array:

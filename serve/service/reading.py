@@ -18,7 +18,7 @@ from robustinfer.card import InputSpec
 from robustinfer.errors import RobustinferError
 from robustinfer.images import as_image, decode_image
 from robustinfer.npy import NPY_MAGIC
-from robustinfer.settings import short
+from robustinfer.settings import MODE, check, short
 
 from . import fields
 from .limits import Limits
@@ -89,14 +89,14 @@ def read(
         body, tensors = _split(body, header_length)
     if body.lstrip()[:1] in (b"{", b"["):
         return _read_json(body, settings, spec, limits, decode, tensors)
-    return _checked((_decoded(body, decode),), settings, limits)
+    _check_settings(settings, limits)
+    return Reading((_decoded(body, decode),), settings)
 
 
-def _checked(
-    images: tuple[Array, ...], settings: dict[str, Any], limits: Limits, v2: Mapping[str, Any] | None = None
-) -> Reading:
-    limits.check_settings(settings, images=len(images))
-    return Reading(images, settings, v2)
+def _check_settings(settings: dict[str, Any], limits: Limits) -> None:
+    """Refuse settings before any work is done on an image: those this server does not allow, and impossible ones."""
+    limits.check_settings(settings, images=1)
+    check(settings.get("mode", MODE.defaults["certify"]), settings)
 
 
 def _text(name: str, value: bytes) -> str:
@@ -125,12 +125,17 @@ def _read_json(
     if not isinstance(document, dict):
         raise Refusal.malformed("not_an_object", f"A JSON request is an object; found a {_name(document)}.")
     if "inputs" in document:
-        from .protocol_v2 import read_inputs
+        from .protocol_v2 import read_inputs, read_parameters
 
-        images, own = read_inputs(document, spec, limits, tensors)
-        return _checked(images, merged(settings, own), limits, v2=document)
+        settings = merged(settings, read_parameters(document))
+        _check_settings(settings, limits)
+        images = read_inputs(document, spec, limits, tensors)
+        limits.check_settings(settings, images=len(images))  # its samples are those of all images together
+        return Reading(images, settings, v2=document)
     own = fields.from_json({name: value for name, value in document.items() if name not in _IMAGE_FIELDS})
-    return _checked((read_image(document, spec, decode),), merged(settings, own), limits)
+    settings = merged(settings, own)
+    _check_settings(settings, limits)
+    return Reading((read_image(document, spec, decode),), settings)
 
 
 def merged(query: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from robust.serve.service.limits import Limits
 from starlette.applications import Starlette
 
 from robustinfer import Predictor
+from robustinfer.settings import SETTINGS
 
 from .conftest import BRIGHT, constant
 
@@ -185,6 +186,8 @@ def test_views_are_drawn_from_a_seed_of_64_bits(client: Asking) -> None:
         ("tiny/views", {"seed": "²"}, png(), 400, "for seed"),
         ("tiny/walk", {"radius": "nan"}, png(), 400, "for radius"),
         ("tiny/walk", {"radius": "-1"}, png(), 400, "for radius"),
+        ("tiny/walk", {"radius": "1000.5"}, png(), 400, "from 1e-06 to 1000 for radius"),
+        ("tiny/walk", {"radius": "far"}, png(), 400, "for radius"),
         ("tiny/walk", {"attack": "bright"}, png(), 422, "There is no attack direction for this picture"),
         ("tiny/walk", {"random": "x"}, png(), 400, "for random"),
     ],
@@ -195,3 +198,10 @@ def test_what_cannot_be_answered_gets_a_sentence(
     answer = client.post(f"/page/api/{path}", params=query, content=content, headers=TOKEN)
     assert answer.status_code == status
     assert sentence in answer.json()["error"]["message"]
+
+
+def test_the_field_of_a_radius_has_the_limits_of_the_setting() -> None:
+    html = (STATIC / "index.html").read_text()
+    field = re.search(r'<input id="requested" type="number" min="(.*?)" max="(.*?)"', html)
+    assert field is not None
+    assert (float(field[1]), float(field[2])) == (SETTINGS["radius"].least, SETTINGS["radius"].most)

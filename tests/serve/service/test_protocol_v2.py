@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from robust.serve.service.limits import Limits
-from robust.serve.service.protocol_v2 import answer, model_metadata, read_inputs
+from robust.serve.service.protocol_v2 import answer, model_metadata, read_inputs, read_parameters
 from robust.serve.service.refusals import Refusal
 
 from robustinfer import Certificate, InputSpec, Prediction, Predictor
@@ -23,7 +23,7 @@ def tensor(datatype: str, **changes: Any) -> dict[str, Any]:
 def read_bytes(content: bytes, one: dict[str, Any], size: Any = None) -> tuple[Any, dict[str, Any]]:
     parameters = {"binary_data_size": len(content) if size is None else size}
     document = {"inputs": [one | {"parameters": parameters}], "parameters": {"n": 9, "binary_data_output": True}}
-    return read_inputs(document, SPEC, Limits(), content)
+    return read_inputs(document, SPEC, Limits(), content), read_parameters(document)
 
 
 @pytest.mark.parametrize(("datatype", "dtype"), [("UINT8", "u1"), ("FP32", "<f4"), ("FP64", "<f8")])
@@ -52,7 +52,7 @@ def test_numbers_that_their_type_does_not_have() -> None:
         with pytest.raises(Refusal, match="between 0 and 255"):
             read_inputs({"inputs": [tensor("UINT8", data=data)]}, SPEC, Limits())
     edges = [0, 255] * 8
-    (image,), _ = read_inputs({"inputs": [tensor("UINT8", data=edges)]}, SPEC, Limits())
+    (image,) = read_inputs({"inputs": [tensor("UINT8", data=edges)]}, SPEC, Limits())
     assert image.reshape(-1).tolist() == edges
 
 
@@ -60,7 +60,7 @@ def test_as_many_images_as_the_limit_allows() -> None:
     for count in (0, 1, 3, 4):
         document = {"inputs": [tensor("UINT8", shape=[count, 1, 4, 4], data=[7] * 16 * count)]}
         if 1 <= count <= 3:
-            assert len(read_inputs(document, SPEC, Limits(max_images=3))[0]) == count
+            assert len(read_inputs(document, SPEC, Limits(max_images=3))) == count
         else:
             with pytest.raises(Refusal, match="at most 3 images") as refusal:
                 read_inputs(document, SPEC, Limits(max_images=3))

@@ -107,8 +107,14 @@ CASES: dict[str, tuple[dict[str, bytes], int, str]] = {
     "two files": ({"image": npy(PIXELS), "data": npy(PIXELS)}, 400, "two_images"),
     "no samples": (body(n=0), 422, "limit_n"),
     "too many": (body(n=100_001), 422, "limit_n"),
+    "fewer than none to choose on": (body(n0=-1), 422, "limit_n"),
+    "too many to choose on": (body(n0=100_001), 422, "limit_n"),
     "alpha": (body(alpha=0.0), 422, "limit_alpha"),
+    "large alpha": (body(alpha=0.6), 422, "limit_alpha"),
     "deadline": (body(deadline=31), 422, "limit_deadline"),
+    "deadline in the past": (body(deadline=0), 422, "limit_deadline"),
+    "radius": (body(radius=-1), 422, "bad_setting"),
+    "a radius to predict": (body(radius=1, mode="predict"), 422, "bad_setting"),
     "gif": ({"body": b"GIF89a..."}, 415, "unsupported_body"),
     "zip": ({"body": b"PK\x03\x04"}, 415, "unsupported_body"),
     "pickle": ({"body": b"\x80\x04\x95"}, 415, "unsupported_body"),
@@ -145,6 +151,39 @@ def test_a_text_among_numbers_takes_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 20e6
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"n": 100_001}, "limit_n"),
+        ({"n": 0}, "limit_n"),
+        ({"alpha": 0.6}, "limit_alpha"),
+        ({"deadline": 31}, "limit_deadline"),
+        ({"seed": 1}, "limit_seed"),
+        ({"domain": "16-bit"}, "limit_domain"),
+        ({"radius": 0}, "bad_setting"),
+        ({"radius": 1, "mode": "predict"}, "bad_setting"),
+        ({"tolerance": 0.1, "deadline": 1}, "bad_setting"),
+    ],
+)
+def test_settings_are_checked_before_a_picture_is_decoded(settings: dict[str, Any], code: str) -> None:
+    def decode(content: bytes) -> Any:
+        raise AssertionError("the picture was decoded")
+
+    text = {name: str(value).encode() for name, value in settings.items()}
+    encoded = base64.b64encode(picture("PNG")).decode()
+    tensors = {"inputs": [tensor(data="not even a list")], "parameters": settings}
+    for data in (
+        {**text, "body": picture("PNG")},
+        {**text, "image": picture("PNG")},
+        {"body": json.dumps({"image": encoded, **settings}).encode()},
+        {"body": json.dumps(tensors).encode()},
+        {**text, "body": json.dumps({"inputs": tensors["inputs"]}).encode()},
+    ):
+        with pytest.raises((Refusal, RobustinferError)) as caught:
+            read(data, content_type="", spec=SPEC, limits=Limits(domain="8-bit"), decode=decode)
+        assert refusal_of(caught.value).code == code
 
 
 def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded() -> None:
