@@ -294,15 +294,15 @@ def _check_float(foreign: Foreign, precision: str) -> None:
 
 def _freed(foreign: Foreign, original: Original, plan: _Plan) -> tuple[Any, OnnxEngine, bool]:
     """The graph with a dynamic batch dimension, as it runs: tried with one, two and three images."""
-    probe = _trial_images(plan.spec, 3)
-    expected, reason = original.scores(probe), ""
+    trial = _trial_images(plan.spec, 3)
+    expected, reason = original.scores(trial), ""
     for reshape in (False, True):
         proto = adapted(foreign, plan.mean, plan.std, classes=len(plan.classes), reshape=reshape)
         with _opened(proto.SerializeToString()) as path:
             try:
                 engine = OnnxEngine(path, device="cpu")
                 for count in (1, 2, 3):
-                    found = engine.scores(probe[:count])
+                    found = engine.scores(trial[:count])
                     if found.shape != expected[:count].shape:
                         raise BatchError(f"{count} images give scores of shape {found.shape}.")
                     if not np.allclose(found, expected[:count], rtol=0, atol=_COARSE * float(np.abs(expected).max())):

@@ -85,12 +85,12 @@ def _bound_port(listener: socket.socket) -> int:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    probe = socket.socket(family(host))
+    listener = socket.socket(family(host))
     # As the server does: connections of a former one that are still closing do not count.
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        probe.bind((host, port))
+        listener.bind((host, port))
     except OSError as error:
-        probe.close()
+        listener.close()
         raise ServeError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
-    return probe
+    return listener

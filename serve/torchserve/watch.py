@@ -16,7 +16,7 @@ __all__ = ["Watch"]
 
 _EVERY = 2.0  # seconds between two looks
 _FRESH = 4.0  # a prediction this recent is evidence enough
-_PROBE_TIMEOUT = 10.0
+_HEALTH_TIMEOUT = 10.0
 
 
 class Watch(threading.Thread):
@@ -60,7 +60,7 @@ class Watch(threading.Thread):
     def _is_healthy(self, model: str) -> bool:
         if self._state.seconds_since_success(model) < _FRESH or self._state.busy_workers():
             return True
-        return health.is_ready(self._url, model, timeout=_PROBE_TIMEOUT)
+        return health.is_ready(self._url, model, timeout=_HEALTH_TIMEOUT)
 
     def end(self) -> None:
         """Look no more."""
