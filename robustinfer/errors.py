@@ -8,14 +8,14 @@ RobustinferError
 │   └── ImageFileError        a file that is not a readable image
 ├── ArgumentError             an argument or option that makes no sense (a misuse: exit code 2 on the command line)
 │   └── SettingError          such a setting of a request
-│       ├── AlphaError        alpha outside (0, 1)
+│       ├── AlphaError        alpha outside its limits
 │       ├── SampleSizeError   n cannot certify anything at this alpha, or is beyond a limit
-│       └── SigmaError        no sigma, or another sigma than the one the model was trained for
+│       └── SigmaError        no sigma, or one that the model was not trained for
 ├── ModelError                a model file that cannot be used
 │   ├── ModelFileError        unreadable, truncated, or no model at all
 │   │   └── MissingModelError there is no such file (a misuse: exit code 2)
 │   ├── CardError             the card is missing, malformed or does not fit the graph
-│   ├── ClassCountError       the graph gives another number of scores than the card has classes
+│   ├── ClassCountError       the graph does not give one score per class of the card
 │   ├── BatchError            the scores of an image depend on its neighbours, or it cannot have any
 │   └── DigestError           the file is not the one that was expected
 ├── EngineError               the engine failed, or is not installed
@@ -107,7 +107,7 @@ class SettingError(ArgumentError):
 
 
 class AlphaError(SettingError):
-    """Alpha outside (0, 1)."""
+    """Alpha outside its limits."""
 
 
 class SampleSizeError(SettingError):
@@ -115,7 +115,7 @@ class SampleSizeError(SettingError):
 
 
 class SigmaError(SettingError):
-    """No sigma, or another sigma than the one the model was trained for."""
+    """No sigma, or one that the model was not trained for."""
 
 
 class ModelError(RobustinferError):
@@ -137,7 +137,7 @@ class CardError(ModelError):
 
 
 class ClassCountError(ModelError):
-    """The graph gives another number of scores than the card has classes."""
+    """The graph does not give one score per class of the card."""
 
 
 class BatchError(ModelError):

@@ -135,8 +135,8 @@ def wrapping(records: Records) -> tuple[str, str]:
     kept = "; ".join(f"{name}: {100 * row['labels_kept_under_noise']:.0f} %" for name, row in rows.items())
     difference = max(row["score_difference"] for row in rows.values())
     return verdict, (
-        f"Scores differ by {difference:.1g} at most. None was trained with noise; of sigma 0.25 it leaves these shares "
-        f"of the labels as they are: {kept}.\n"
+        f"Scores differ by {difference:.1g} at most. None was trained with noise; noise of sigma 0.25 leaves these "
+        f"shares of the labels unchanged: {kept}.\n"
     )
 
 

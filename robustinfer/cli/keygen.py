@@ -30,4 +30,4 @@ def command(
     key = PrivateKey.generate(kind)
     public = key.write(path, passphrase=read_passphrase(passphrase_file))
     print_text(f"{path}: private key, keep it secret")
-    print_text(f"{public}: public key, give it to whoever verifies; its id is {key.public.id}")
+    print_text(f"{public}: public key, give it to anybody who verifies; its id is {key.public.id}")

@@ -59,5 +59,7 @@ def refusal_of(error: BaseException) -> Refusal:
     if isinstance(error, RobustinferError):
         return Refusal.unacceptable("refused", str(error))
     if isinstance(error, MemoryError):
-        return Refusal.unavailable("out_of_memory", "The server has not enough memory for this request now.")
+        return Refusal.unavailable(
+            "out_of_memory", "The server does not have enough memory for this request right now."
+        )
     return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "The server failed on this request.")
