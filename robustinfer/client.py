@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .certificate import Certificate, Prediction
-from .errors import ClientError
 from .exchange import EventParser, Exchange, Image, Key, Result, Send, Steps
 from .extras import needed
 from .live import Snapshot
@@ -105,7 +104,7 @@ class Client:
                     self._exchange.document(response)
                 yield response
         except httpx.TransportError as error:
-            raise ClientError(f"The server {self._exchange.base} does not answer: {error}.") from error
+            raise self._exchange.unanswered(error) from error
 
     def metadata(self) -> dict[str, Any]:
         """The model's card and digest, and what the server allows."""
@@ -198,7 +197,7 @@ class AsyncClient:
                         yield self._exchange.event(*event)
                 parser.finish(self._exchange.base)
         except httpx.TransportError as error:
-            raise ClientError(f"The server {self._exchange.base} does not answer: {error}.") from error
+            raise self._exchange.unanswered(error) from error
 
     async def metadata(self) -> dict[str, Any]:
         """The model's card and digest, and what the server allows."""

@@ -136,8 +136,7 @@ class Exchange:
             assert reply is not None
             if isinstance(reply, httpx.TransportError):
                 if pause is None or isinstance(reply, httpx.TimeoutException):
-                    reason = str(reply) or type(reply).__name__
-                    raise ClientError(f"The server {self.base} does not answer: {reason}.") from reply
+                    raise self.unanswered(reply) from reply
             elif pause is None or not _worth_retrying(reply):
                 return self.document(reply)
             yield pause
@@ -146,6 +145,10 @@ class Exchange:
         """Seconds to wait before each further try: doubling, and spread so that clients do not come back together."""
         for attempt in range(self._retries):
             yield min(_LONGEST_PAUSE, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)
+
+    def unanswered(self, error: "httpx.TransportError") -> ClientError:
+        """What to raise when no answer came: the connection failed, or took too long."""
+        return ClientError(f"The server {self.base} does not answer: {str(error) or type(error).__name__}.")
 
     def document(self, response: "httpx.Response") -> Any:
         """The JSON of a good answer; the error in any other."""
