@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from robustinfer.certificate_file import Entry
+from robustinfer.smoothing.bounds import format_radius
 
 from .conftest import ROOT
 from .pages import read
@@ -36,6 +37,14 @@ def test_the_tables_are_those_of_the_certificates(choosing: Any) -> None:
         found = re.search(f"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
         assert found is not None, name
         assert found[1] == table, "run `make docs`"
+
+
+def test_both_averages_of_ten_thousand_samples_are_those_that_are_named(choosing: Any) -> None:
+    radii = choosing.rethought(choosing.entries(), n=10_000, alpha=0.001).clip(min=0)
+    record = json.loads(choosing.RECORD.read_text())["rows"]["0.5/0/boosted-equal"]["n=10000"]
+    here, there = format_radius(radii.mean()), format_radius(record["acr"])
+    text = " ".join(read("docs/choosing.md").split())
+    assert f"10,000 have {here} here, and {there} in the [results]" in text
 
 
 def test_the_verdict_on_members_is_that_of_the_records(choosing: Any) -> None:
