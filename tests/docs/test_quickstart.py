@@ -6,9 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from robustinfer.data import digits, load_images
 from robustinfer.images import read_image
 
 from ..interrupted import Moment, interrupted
+from ..waiting import PATIENCE
 from .conftest import SMALL, Finished, Quickstart, robust, run
 from .served import serve
 
@@ -105,6 +108,36 @@ def test_the_server_it_offers_answers_the_line_that_it_prints(clone: Path, tmp_p
         answer = in_a_clone(line + " --silent --show-error", clone)
     assert answer.code == 0, answer.err
     assert json.loads(answer.out)["model"]["name"] == "digits"
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_the_demo_it_offers_serves_its_page(clone: Path) -> None:
+    """What is printed, without the browser that it would open."""
+    again = in_a_clone(f".venv/bin/robust quickstart {' '.join(SMALL)}", clone)
+    (command,) = re.findall(r"play with the model: `(.*?)`", again.out)
+    assert command == ".venv/bin/robust demo"
+    log = clone / "demo.log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command.split(), "--no-browser"], cwd=clone, env=BARE, stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+    waited = threading.Timer(PATIENCE, process.kill)
+    waited.start()
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("page: "), log.read_text()[-4000:]
+        address, _, token = line.removeprefix("page: ").strip().partition("#token=")
+        page = httpx.get(address, timeout=PATIENCE)
+        models = httpx.get(f"{address}api/models", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE)
+    finally:
+        waited.cancel()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+    assert page.status_code == 200
+    assert {model["name"] for model in models.json()["models"]} == {"digits", "first-member"}
 
 
 def test_running_it_again_changes_nothing(quickstart: Quickstart) -> None:
