@@ -15,7 +15,10 @@ _RAW = {"timings", "raw", "recipes", "training", "environment", "arguments", "ta
 
 
 def claims_section(document: Mapping[str, Any]) -> str:
-    """The claims of a record with what was measured, then its tables; raw timings and the epochs of trainings stay in the JSON."""
+    """The claims of a record with what was measured, then its tables.
+
+    Raw timings and the epochs of trainings stay in the JSON.
+    """
     results = document.get("results", document)
     found = [*_claims(results, ""), *_targets(document)]
     parts = []
