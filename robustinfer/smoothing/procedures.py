@@ -122,14 +122,14 @@ def decide(
 
     P(the outcome has a label and the label of g changes within its radius) <= alpha: the bounds of all looks hold
     together with probability 1 - alpha (`rules.py`), and the outcome rests on one of them. Giving up early costs power
-    and cannot make it unsound.
+    and cannot make it unsound. Every radius is out of reach if most of the selection votes are invalid.
     """
     rule = rule_of(rules, smoothing, n=n, start=start, alpha=alpha)
     selection = yield n0
     if isinstance(selection, str):
         return _nothing(classes, 0, selection)
     top, counts, best, seen = _top(selection), _none(classes), Estimate(0.0, None, 0.0), 0
-    stopped = "exhausted"
+    stopped, label_possible = "exhausted", top < classes
     for look in rule.sizes:
         votes = yield look - int(counts.sum())
         if isinstance(votes, str):
@@ -137,10 +137,10 @@ def decide(
             break
         counts, seen = counts + votes, seen + 1
         best = _better(best, rule.prove(counts, top))
-        if round_radius_down(best.radius) >= radius:
+        if label_possible and round_radius_down(best.radius) >= radius:
             stopped = "certified"
             break
-        if math.isfinite(radius) and rule.hope(counts, top) < radius:
+        if math.isfinite(radius) and not (label_possible and rule.hope(counts, top) >= radius):
             stopped = "out of reach"
             break
     return _outcome(best, top, counts, n0, looks=seen, stopped=stopped)

@@ -109,6 +109,21 @@ def test_deciding_a_radius(feed: Callable[..., Any], shares: Any, radius: Any, s
     assert outcome.looks == look_sizes(10_000, 100).index(int(outcome.counts.sum())) + 1
 
 
+@pytest.mark.parametrize("rules", [1, 2])
+@pytest.mark.parametrize("smoothing", [TOP, TWO], ids=["top-class", "two-class"])
+def test_votes_for_no_class_certify_nothing(feed: Callable[..., Any], smoothing: Any, rules: Any) -> None:
+    """Invalid samples prove a radius of no class: given up at once, as a decision, and drawn to the end by a clock."""
+
+    def invalid(count: int) -> Any:
+        return np.array([0, 0, 0, count])
+
+    outcome = feed(decide(smoothing, radius=0.1, rules=rules, **SIZES), invalid)
+    assert (outcome.label, outcome.radius, outcome.stopped, outcome.looks) == (None, 0.0, "out of reach", 1)
+    assert list(outcome.counts) == [0, 0, 0, 100]  # counted, so that whoever asked is told why
+    endless = feed(anytime(smoothing, rules=rules, **SIZES), invalid)
+    assert (endless.label, endless.stopped, endless.counts.sum()) == (None, "exhausted", 10_000)
+
+
 @pytest.mark.parametrize("smoothing", [TOP, TWO], ids=["top-class", "two-class"])
 def test_a_radius_that_n_samples_would_not_prove_is_given_up_before_they_are_drawn(
     feed: Callable[..., Any], smoothing: Any

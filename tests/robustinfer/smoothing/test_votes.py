@@ -280,6 +280,21 @@ def test_a_member_that_is_no_number_votes_for_nothing() -> None:
     assert plurality(engine.scores(np.ones((1, 1, 2, 2), dtype=np.float32)), (2.0, 1.0, 1.0)).tolist() == [[0, 1]]
 
 
+@pytest.mark.parametrize("rules", [1, 2])
+def test_members_that_vote_for_no_class_certify_nothing(feed: Feed, rules: int) -> None:
+    """One member that is heavier than all others together, or every one of them, has only invalid samples."""
+    smoothing = Smoothing(1.0, "top-class")
+    for betas, clear in (((0.6, 0.2, 0.2), 2), ((1.0, 1.0, 1.0), 0)):
+        tally = Tally(2, betas, members=True)
+
+        def draw(count: int, clear: int = clear) -> Array:
+            return np.array([*[[0, 0, count]] * (3 - clear), *[[0, count, 0]] * clear, [0, 0, count]])
+
+        settings: dict[str, Any] = {"n0": 100, "n": 5_000, "alpha": 0.001, "rules": rules}
+        outcome = feed(decide_by_members(smoothing, tally, radius=0.1, **settings), draw)
+        assert (outcome.label, outcome.radius, outcome.stopped, outcome.looks) == (None, 0.0, "out of reach", 1)
+
+
 def test_many_images_and_both_ways_share_batches() -> None:
     predictor = voters()
     images = [np.full((1, 2, 2), value, dtype=np.uint8) for value in (10, 90, 204, 255)]
