@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,8 @@ class Refusing(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.release, self.futures = threading.Event(), []
+        self.release = threading.Event()
+        self.futures: list[Future[Any]] = []
         super().submit(self.release.wait, PATIENCE)
 
     def submit(self, *task: Any, **named: Any) -> Any:
@@ -136,7 +137,8 @@ def test_nobody_draws_into_the_buffer_after_a_draw_that_failed(monkeypatch: pyte
     card = Card(classes=("a", "b"), input=InputSpec(3, 40, 40), sigma=0.25)
     images = np.random.default_rng(1).integers(0, 256, size=(2, 3, 40, 40), dtype=np.uint8)
     pieces = [(Job(Request(image=image, seed=seed).ask(card)), 0, 30) for seed, image in enumerate(images)]
-    begun, release, order = threading.Event(), threading.Event(), []
+    begun, release = threading.Event(), threading.Event()
+    order: list[str] = []
     draw = Question.begin_draw
 
     def straggle(*task: Any) -> Any:
