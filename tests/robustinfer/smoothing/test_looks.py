@@ -2,6 +2,7 @@
 
 import itertools
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,13 @@ def test_bounds_are_ever_wrong_with_probability_at_most_their_share(n: int, star
     test: Any = stats.binomtest(int(wrong.sum()), sequences, share, alternative="greater")
     assert test.pvalue > 1e-6
     assert wrong.mean() > 0.6 * share
+
+
+def test_the_page_about_the_guarantee_says_what_a_look_has() -> None:
+    """Of n = 100,000 at alpha = 0.001, and of what a share of alpha is divided by where it is another."""
+    top, two = 0.001 / look_level(0.001, 100_000, 100), 0.0009 / look_level(0.0009, 100_000, 100)
+    page = " ".join((Path(__file__).parents[3] / "docs" / "guarantee.md").read_text().split())
+    assert len(look_sizes(100_000, 100)) == 51
+    assert (
+        f"At alpha = 0.001 each look has 1/{top:.0f} of alpha instead (top-class), or 1/{two:.0f} of 0.9 alpha" in page
+    )
