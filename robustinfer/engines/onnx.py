@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import math
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class OnnxEngine:
         self.device, providers = _providers(device, onnxruntime.get_available_providers())
         options = session_options(threads)
         source, self.digest, weights = _read(path, options)
-        self.dynamic = isinstance(source, bytes) and _DYNAMIC in source
+        self.dynamic = _names_dynamic(path, source)
         try:
             self._session = onnxruntime.InferenceSession(source, sess_options=options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
@@ -144,6 +145,17 @@ def _read(path: Path, options: Any) -> tuple[Any, str, list[bytes]]:
     buffers = list(weights.values())
     options.add_external_initializers_from_files_in_memory(list(weights), buffers, [len(data) for data in buffers])
     return content, digest, buffers
+
+
+def _names_dynamic(path: Path, source: bytes | str) -> bool:
+    """Whether a model, or the file of one that is opened by name, names an operator that looks at its whole batch."""
+    if isinstance(source, bytes):
+        return _DYNAMIC in source
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            return mapped.find(_DYNAMIC) >= 0
+    except OSError as error:
+        raise ModelFileError(f"Cannot read the model file {path}: {error.strerror or error}.") from error
 
 
 def _sha256(content: bytes) -> str:

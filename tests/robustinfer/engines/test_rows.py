@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -13,7 +15,8 @@ from torch import nn
 
 from robustinfer import Card, InputSpec, Predictor
 from robustinfer.card import CARD_KEY, CardMember
-from robustinfer.engines import check_rows
+from robustinfer.engines import check_rows, external_files
+from robustinfer.engines import onnx as onnx_engine
 from robustinfer.errors import BatchError, EngineError
 
 SHAPE = (3, 8, 8)
@@ -102,6 +105,28 @@ def test_dynamic_quantisation_is_refused(tmp_path: Path) -> None:
     quantization.quantize_dynamic(whole, tmp_path / "quantised.onnx", weight_type=quantization.QuantType.QUInt8)
     with pytest.raises(BatchError, match=REASON):
         Predictor.load(tmp_path / "quantised.onnx", card=CARD)
+
+
+@pytest.mark.parametrize("opened", ["in memory", "by an older runtime", "because it is large"])
+def test_dynamic_quantisation_is_refused_however_the_file_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: str
+) -> None:
+    """Large models, and those with weights beside them in older runtimes, are opened by their name."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    whole, path = linear(tmp_path / "whole.onnx", "batch"), tmp_path / "beside.onnx"
+    quantization.quantize_dynamic(whole, tmp_path / "quantised.onnx", weight_type=quantization.QuantType.QUInt8)
+    beside: dict[str, Any] = {"save_as_external_data": True, "size_threshold": 100}  # the runtime needs shapes inside
+    onnx.save(onnx.load(tmp_path / "quantised.onnx"), path, location="w.bin", **beside)
+    onnx.save(onnx.load(whole), tmp_path / "float.onnx", location="f.bin", **beside)
+    assert external_files(path)
+    if opened == "because it is large":
+        monkeypatch.setattr(onnx_engine, "_IN_MEMORY", 1)
+    elif opened == "by an older runtime":
+        monkeypatch.delattr(onnxruntime.SessionOptions, "add_external_initializers_from_files_in_memory")
+    with pytest.raises(BatchError, match="quantised dynamically"):
+        Predictor.load(path, card=CARD)
+    assert Predictor.load(path, card=CARD, batch=1).predict(IMAGE, n=50).samples_used
+    assert Predictor.load(tmp_path / "float.onnx", card=CARD).predict(IMAGE, n=50).samples_used
 
 
 def linear(path: Path, batch: int | str) -> Path:
