@@ -19,6 +19,7 @@ from .smoothing.yardstick import least_samples_of_votes
 __all__ = ["RHO", "CertifiedAccuracy", "ClassSummary", "Summary", "accuracy_interval", "merge", "percent", "summarize"]
 
 CONFIDENCE = 0.95
+_CUT_SHORT = frozenset({"interrupted", "deadline"})
 RHO = 0.001  # probability with which the high-probability accuracy may fail
 
 
@@ -64,7 +65,9 @@ class Summary:
 
     `possible` is Wald's estimate of the mean number of samples with which the best test would have decided the
     requested radius at this alpha (`smoothing/yardstick.py`), those that choose the label included. It is no bound:
-    `samples` can be less. None for other procedures, and where members vote.
+    `samples` can be less. Certificates that a clock or a person cut short decided nothing, and are left out: `possible`
+    is to `samples` as the estimates of the others are to what these used. None for other procedures, where members
+    vote, and where no decision was finished.
     """
 
     images: int
@@ -165,11 +168,18 @@ def _classes(entries: Sequence[Entry], radii: Sequence[float], alpha: float) -> 
 
 
 def _possible(certificates: Sequence[Certificate]) -> float | None:
-    """The mean of the least samples that the decisions could have taken."""
-    least = []
+    """The mean of the least samples that the decisions could have taken.
+
+    What was cut short used less than its decision takes, and its few votes say little about that, so it is in neither
+    sum. The share that the finished decisions give is an estimate for all: of the same images for both sums, but of
+    too few hard ones if clocks cut many of these.
+    """
+    least = used = 0.0
     for one in certificates:
-        if one.procedure != "radius" or one.requested is None or one.members or one.samples_used == one.n0:
+        if one.procedure != "radius" or one.requested is None or one.members:
             return None
+        if one.stopped in _CUT_SHORT:
+            continue
         votes = sorted((*one.counts, one.invalid), reverse=True)
         found = least_samples_of_votes(
             votes[0],
@@ -181,8 +191,10 @@ def _possible(certificates: Sequence[Certificate]) -> float | None:
             alpha=one.alpha,
             futility=FUTILITY,
         )
-        least.append(one.n0 + found)
-    return float(np.mean(least))
+        least += one.n0 + found
+        used += one.samples_used
+    mean = float(np.mean([one.samples_used for one in certificates]))
+    return least / used * mean if used else None
 
 
 def _linf(entries: Sequence[Entry]) -> list[float] | None:

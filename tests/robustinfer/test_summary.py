@@ -1,7 +1,10 @@
 """The figures of a data set against closed forms and statsmodels."""
 
 import dataclasses
+import json
 import math
+import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,14 @@ import pytest
 from statsmodels.stats.proportion import proportion_confint
 
 from robustinfer import Predictor
-from robustinfer.certificate_file import Entry, Header
+from robustinfer.certificate_file import Entry, Header, read_certificates
 from robustinfer.cli.summary import _table
 from robustinfer.errors import CertificateError
 from robustinfer.plot import certified_accuracy_figure, plot_certified_accuracy
 from robustinfer.smoothing.bounds import format_radius
 from robustinfer.summary import RHO, summarize
+
+from ..commands import Robust
 
 HEADER = Header({"name": "m", "version": "1", "digest": ""}, {"n": 100}, "squares", 4, 0, 1, 4, 0)
 
@@ -134,3 +139,61 @@ def test_decisions_are_compared_with_what_the_best_test_would_take(
     assert f"{summary.possible / summary.samples:.0%} of what was used" in _table(summary)
     assert summarize(HEADER, entries).possible is None
     assert "Wald" not in _table(summarize(HEADER, entries))
+
+
+def test_decisions_that_were_cut_short_are_in_neither_sum(
+    predictor_of: Callable[..., Predictor], half_space: Any
+) -> None:
+    """One certificate that ctrl-C ended does not take the line of all others away, and does not change their share."""
+    predictor, image, stop = predictor_of(half_space), np.full((2, 2), 60, np.uint8), threading.Event()
+    finished = [
+        Entry(index, 0, predictor.certify(np.full((2, 2), level, np.uint8), n=5000, radius=0.1, seed=index))
+        for index, level in enumerate((0, 60, 90, 100, 105))
+    ]
+    cut = predictor.certify(image, n=5000, radius=0.1, seed=9, stop=stop, progress=lambda _: stop.set())
+    assert (cut.stopped, cut.samples_used) == ("interrupted", cut.n0)
+    late = dataclasses.replace(finished[3].certificate, stopped="deadline", seed=8)
+    every, before = [*finished, Entry(5, 0, cut), Entry(6, 0, late)], summarize(HEADER, finished)
+    summary = summarize(dataclasses.replace(HEADER, total=len(every)), every)
+    assert before.possible is not None
+    assert summary.possible is not None
+    assert summary.samples == np.mean([entry.certificate.samples_used for entry in every])
+    assert summary.possible / summary.samples == pytest.approx(before.possible / before.samples)
+    assert summarize(HEADER, every[5:]).possible is None  # no decision was finished
+
+
+def test_certify_prints_what_the_best_test_would_take(robust: Robust, linear_model: Callable[..., Path]) -> None:
+    """The line of `robust certify --data`, also where one of the certificates was interrupted."""
+    model = linear_model([[-1, 0, 0, 0], [1, 0, 0, 0]], [0.5, -0.5], shape=(1, 2, 2))
+    pixels = np.stack([np.full((2, 2), level, np.uint8) for level in (0, 60, 90, 100, 105)])
+    np.savez("set.npz", x=pixels, y=np.array([0, 0, 0, 0, 1]))
+    words = ("certify", model, "--data", "npz:set.npz", "--split", "all", "--n", 5000, "--seed", 1, "--threads", 1)
+    line = re.compile(
+        r"^Wald's estimate of what the best test would take, if it knew the probabilities: "
+        r"(\d+) samples per image, (\d+)% of what was used$",
+        re.MULTILINE,
+    )
+    printed = robust(*words, "--radius", 0.1, "--out", "c.jsonl")
+    assert printed.code == 0, printed.err
+    told = line.search(printed.out)
+    assert told is not None, printed.out
+    _, entries = read_certificates(Path("c.jsonl"))
+    used = float(np.mean([entry.certificate.samples_used for entry in entries]))
+    assert 30 < int(told[2]) < 130
+    assert int(told[1]) == pytest.approx(int(told[2]) / 100 * used, abs=0.005 * used + 1)
+    assert line.search(robust(*words, "--out", "all.jsonl").out) is None  # all samples: there was nothing to decide
+    lines = [json.loads(written) for written in Path("c.jsonl").read_text().splitlines()]
+    last = entries[-1].certificate
+    cut: dict[str, Any] = {
+        "label": None,
+        "class_name": None,
+        "abstained": True,
+        "radius": 0.0,
+        "radius_linf": 0.0,
+        "p_lower": 0.0,
+    }
+    cut |= {"looks": 0, "samples_used": last.n0, "counts": (0, 0), "stopped": "interrupted"}
+    lines[-1]["certificate"] = dataclasses.replace(last, **cut).to_json()
+    Path("cut.jsonl").write_text("".join(f"{json.dumps(written)}\n" for written in lines))
+    again = robust("summary", "cut.jsonl")
+    assert line.search(again.out) is not None, again
