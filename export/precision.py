@@ -20,7 +20,7 @@ from robustinfer.card import Card
 from robustinfer.errors import ExportError
 from robustinfer.smoothing.bounds import round_radius_down
 
-from .acceptance import HeldOut, Images, noisy_copies
+from .acceptance import NOISE_SEED, HeldOut, Images, noisy_copies
 from .onnx_file import with_card
 
 __all__ = [
@@ -43,7 +43,7 @@ FLIPS = {"float32": 0.01, "int8": 0.1, "fp16": 0.01}
 
 _SIGMA = 0.25  # for a model that was not trained for noise, as in acceptance
 _COPIES = 4  # noisy copies per calibration image
-_HELD_OUT_N, _ALPHA, _SEED = 500, 0.001, 0
+_HELD_OUT_N, _ALPHA = 500, 0.001
 
 
 def lower(
@@ -164,7 +164,7 @@ def certified_beside(
             loaded = Predictor.load(path, device="cpu")
             # Whoever wraps a network is told about its noise once, not by every predictor on the way.
             predictor = Predictor(loaded.engine, dataclasses.replace(loaded.card, noise_trained=True))
-            settings: dict[str, Any] = {"n": _HELD_OUT_N, "alpha": _ALPHA, "seed": _SEED, "progress": progress}
+            settings: dict[str, Any] = {"n": _HELD_OUT_N, "alpha": _ALPHA, "seed": NOISE_SEED, "progress": progress}
             certified = predictor.certify_many(held_out.pixels, **settings)
             pairs = zip(held_out.labels, certified, strict=True)
             radii = [one.radius if one.label == int(label) else 0.0 for label, one in pairs]
