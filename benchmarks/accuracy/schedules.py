@@ -2,12 +2,12 @@
 
     python benchmarks/accuracy/schedules.py --data DIR [--sets mnist,gtsrb] [--epochs 10,20] [--seeds 0] [--runs DIR]
 
-No claim but a choice: what `robust train --budget` does at the end of a slice. A schedule that falls over a training of
+No claim but a choice: what `robust train --budget` does at the end, and in short at the end of each slice. A schedule that falls over a training of
 known length is the yardstick; the others could have been cut after any step. One member each, of as many steps:
 
   cosine         the paper's, from the recipe's rate to 0 over all epochs
   constant       50 steps of warm-up, then the recipe's rate to the end
-  decay          the same, but for the last quarter of the steps, in which the rate falls to 0, as in a slice
+  decay          the same, but for the last quarter of the steps, in which the rate falls to 0
   average        `constant`, and the mean of its parameters over the last quarter of the steps
   schedule-free  Defazio et al. 2024 around the recipe's optimiser: the gradient is taken between the iterate and the
                  mean of all iterates, nine tenths of the way to the mean, which is what is deployed
