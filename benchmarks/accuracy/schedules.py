@@ -2,8 +2,9 @@
 
     python benchmarks/accuracy/schedules.py --data DIR [--sets mnist,gtsrb] [--epochs 10,20] [--seeds 0] [--runs DIR]
 
-No claim but a choice: what `robust train --budget` does at the end, and in short at the end of each slice. A schedule that falls over a training of
-known length is the yardstick; the others could have been cut after any step. One member each, of as many steps:
+No claim but a choice: what `robust train --budget` does at the end, and more briefly after each slice. A schedule that
+falls over a training of known length is the yardstick; the others could have been cut after any step. One member each,
+of as many steps:
 
   cosine         the paper's, from the recipe's rate to 0 over all epochs
   constant       50 steps of warm-up, then the recipe's rate to the end
