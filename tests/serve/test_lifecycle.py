@@ -25,7 +25,7 @@ from robustinfer.cli.main import app
 from robustinfer.errors import ClientError, RobustinferError
 
 from ..waiting import PATIENCE, eventually
-from .conftest import Server, serving
+from .conftest import TORCHSERVE_IS_SLOW, Server, serving
 from .torchserve.connections import port_of, read_by
 
 pytestmark = pytest.mark.server
@@ -93,6 +93,7 @@ class Load:
                 thread.join(PATIENCE)
 
 
+@TORCHSERVE_IS_SLOW
 def test_too_much_load_is_refused_and_sigterm_drains_and_leaves_nothing(
     tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
 ) -> None:
@@ -228,6 +229,7 @@ def test_ctrl_c_stops_as_well_and_ipv6_is_spoken(tiny: Path, tmp_path: Path, eng
         assert_nothing_left(server, folder)
 
 
+@TORCHSERVE_IS_SLOW
 def test_a_killed_worker_is_replaced_and_another_killed_process_takes_the_server_with_it(
     tiny: Path, image: Array, predictor: Predictor, tmp_path: Path, engine: str
 ) -> None:
