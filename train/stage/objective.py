@@ -91,9 +91,10 @@ class Objective:
         self.recipe, self.model, self.past, self.precision = recipe, model, past, precision
         self.member: Callable[[Tensor], Tensor] = model.member
         self.stacked: Callable[[Tensor], Tensor] | None = past.stacked if past is not None else None
-        # One pass through the trunk serves all members, behind which heads are short; a compiled member stays whole.
+        # One pass through a trunk that nobody trains serves all members; a compiled member stays whole.
         members = [] if past is None or recipe.compile else [*past.members, model.member]
-        self.trunks = shared_trunk(members) or []
+        trunks = shared_trunk(members) or []
+        self.trunks = trunks if trunks and trunks[-1].frozen else []
         self.copies = recipe.noise_samples if recipe.smoothed else 1
 
     def loss(self, batch: Batch, *, draws: Draws, delta: float, steps: int, model: nn.Module | None = None) -> Tensor:

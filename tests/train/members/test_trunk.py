@@ -205,14 +205,15 @@ def test_a_head_without_the_trunk_it_was_trained_on_is_refused(run: Run, tmp_pat
 class Shared:
     """The objective of a second stage on digits-like images: a head on the trunk of a first member."""
 
-    def __init__(self, previous: str, *, kept: bool = False) -> None:
+    def __init__(self, previous: str, *, kept: bool = False, frozen: bool = True) -> None:
         first, second = (member_of("fast", seed) for seed in (0, 1))
         share_trunk(first, 2)
         trunk = share_trunk(second, 2).trunk
         assert trunk is not None
         tensors = first.state_dict()
         second.load_state_dict({name: tensors[name] for name in trunk.names()}, strict=False)
-        trunk.freeze()
+        if frozen:
+            trunk.freeze()
         self.passes = 0
         for member in (first, second):
             assert member.trunk is not None
@@ -260,3 +261,13 @@ def test_a_kept_perturbation_moves_by_the_gradient_through_the_shared_pass() -> 
     for found, expected in zip(one.step(), two.step(), strict=True):
         assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert (one.passes, two.passes) == (1, 2)
+
+
+def test_a_trunk_that_is_trained_gets_its_gradients_though_it_begins_as_another() -> None:
+    one = Shared("exact", frozen=False)
+    assert one.objective.trunks == []
+    assert len(one.step()) > len(Shared("exact").step())
+    member = one.objective.model.member
+    assert isinstance(member, Member)
+    assert member.trunk is not None
+    assert any(float(p.grad.abs().sum()) > 0 for p in member.trunk.layers[0].parameters() if p.grad is not None)
