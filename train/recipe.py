@@ -115,6 +115,9 @@ class Recipe:
     # The optimiser
     optimizer: str = choice("sgd", ("sgd", "adam", "adamw", "muon"), "the optimiser of a stage")
     learning_rate: float = number(0.01, "initial learning rate of a stage, the eta_max of the paper", above=True)
+    schedule: str = choice(
+        "cosine", ("cosine", "decay"), "the rate falls all the time (the paper), or over the last quarter of a stage"
+    )
     beta_learning_rate: float = number(1.0, "factor on the learning rate for the betas", high=1000)
     momentum: float = number(0.9, "momentum of sgd and muon", high=0.9999)
     weight_decay: float = number(0.0, "weight decay of the members' parameters; the betas have none", high=1)

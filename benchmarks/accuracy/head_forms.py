@@ -17,21 +17,19 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 from robust.export.fusion import fuse
 from robust.train import Recipe, Run
 from robust.train.data.datasets import ImageData, load_data
-from robust.train.evaluation.certified import memory_predictor
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, which is not installed
 from benchmarks.lib.experiments import Row, Table, arguments, chosen_rows, history, trained
+from benchmarks.lib.small_sets import HELD_OUT_COPIES, held_out_noise
 from robustinfer.data import place_data
 
-COPIES = 12
 COMMON: dict[str, Any] = {"limit": 2600, "epochs": 12, "growth": 0.6, "warm_start": False, "delta": 0.0}
 WHOLE: dict[str, Any] = {"stages": 3, "own_loss": 0.9}
 
@@ -70,23 +68,6 @@ def begin(folder: Path, recipe: Recipe, first: Run) -> None:
         shutil.copy(file, folder)
 
 
-def under_noise(run: Run, data: ImageData) -> dict[str, Any]:
-    """How many noisy copies of each image are labelled right."""
-    predictor = memory_predictor(
-        run.ensemble(), classes=run.classes, input=run.input, sigma=run.recipe.sigma, device=torch.device("cpu")
-    )
-    images = data.take(torch.arange(len(data))).numpy()
-    drawn = predictor.certify_many(images, n=COPIES, n0=1, alpha=0.001, seed=0)
-    counts = [found.counts[int(label)] for found, label in zip(drawn, data.labels, strict=True)]
-    return {
-        "copies": COPIES,
-        "images": len(counts),
-        "right": fmean(counts) / COPIES,
-        "all_right": fmean(count == COPIES for count in counts),
-        "counts": counts,
-    }
-
-
 def operations(run: Run) -> float:
     """Multiplications of one sample, in millions: a shared trunk is computed once, as in a model file."""
     fused = fuse(run.ensemble(), run.input)
@@ -108,7 +89,7 @@ def measured(row: Row, *, seed: int, options: argparse.Namespace, held_out: Imag
         run, cost = trained(recipes[row.name], home / row.name, data=options.data)
     about = {**row.about, "sigma": run.recipe.sigma, "seed": seed, **history(run, cost)}
     about["recipe"]["data"] = recipe_of(row, seed=seed, quick=False).data  # wherever it lay
-    return about | {"noise": under_noise(run, held_out), "mmac": operations(run)}
+    return about | {"noise": held_out_noise(run, held_out), "mmac": operations(run)}
 
 
 def main() -> int:
@@ -118,7 +99,7 @@ def main() -> int:
     recipe = recipe_of(FIRST, seed=0, quick=False)
     held_out = load_data(place_data(str(options.data), recipe.data)[0], root=options.data).split(recipe.validation)[1]
     held_out = held_out.subset(torch.arange(0, len(held_out), 20 if options.quick else 1))
-    table = Table(options, "head_forms.py", held_out_images=len(held_out), copies=COPIES)
+    table = Table(options, "head_forms.py", held_out_images=len(held_out), copies=HELD_OUT_COPIES)
     for row in chosen_rows(ROWS, options.rows):
         for seed in (int(word) for word in options.seeds.split(",")):
             key = f"{seed}/{row.name}"

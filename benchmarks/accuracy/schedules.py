@@ -1,8 +1,9 @@
 """Which schedule can be cut anywhere, at what cost in accuracy?
 
     python benchmarks/accuracy/schedules.py --data DIR [--sets mnist,gtsrb] [--epochs 10,20] [--seeds 0] [--runs DIR]
+    python benchmarks/accuracy/schedules.py --data DIR --sets signs --epochs 20 --rows cosine,decay
 
-No claim but a choice: what `robust train --budget` does at the end, and more briefly after each slice. A schedule that
+No claim but a choice: what `robust train --budget` does, and which `schedule` the recipes have. A schedule that
 falls over a training of known length is the yardstick; the others could have been cut after any step. One member each,
 of as many steps:
 
@@ -28,6 +29,7 @@ from typing import Any
 
 import torch
 from robust.train.boosting.booster import GreedyBooster
+from robust.train.stage.schedule import LAST_DECAY, constant_learning_rate
 from robust.train.stage.trainer import StageTrainer
 from torch import Tensor, nn
 
@@ -35,7 +37,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `benchmarks`, w
 from benchmarks.lib.experiments import Row, Table, arguments, chosen_rows
 from benchmarks.lib.small_sets import COPIES, measured_row, small_recipe
 
-WARM_UP, LAST, TOWARDS_MEAN, BATCHES = 50, 0.25, 0.9, 100
+TOWARDS_MEAN, BATCHES = 0.9, 100
 ROWS = (
     Row("cosine", "single", "falls over all epochs (the paper's)"),
     Row("constant", "single", "warm-up, then constant"),
@@ -53,14 +55,7 @@ class ConstantTrainer(StageTrainer):
         return (self.epoch + self.step / self.batches.steps) / self.epochs
 
     def learning_rate(self) -> float:
-        return self.recipe.learning_rate * min(1.0, (self.epoch * self.batches.steps + self.step + 1) / WARM_UP)
-
-
-class DecayTrainer(ConstantTrainer):
-    """A constant rate that falls to 0 over the last quarter."""
-
-    def learning_rate(self) -> float:
-        return super().learning_rate() * min(1.0, (1 - self.share) / LAST)
+        return constant_learning_rate(self.recipe.learning_rate, self.epoch * self.batches.steps + self.step)
 
 
 class AverageTrainer(ConstantTrainer):
@@ -73,7 +68,7 @@ class AverageTrainer(ConstantTrainer):
 
     def update(self) -> Tensor:
         loss = super().update()
-        if self.share >= 1 - LAST:
+        if self.share >= 1 - LAST_DECAY:
             self.count(self.trained, 1.0)
         return loss
 
@@ -138,7 +133,7 @@ class ScheduleFreeTrainer(AverageTrainer):
 TRAINERS: dict[str, type[StageTrainer]] = {
     "cosine": StageTrainer,
     "constant": ConstantTrainer,
-    "decay": DecayTrainer,
+    "decay": StageTrainer,
     "average": AverageTrainer,
     "schedule-free": ScheduleFreeTrainer,
 }
@@ -152,7 +147,8 @@ def booster_with(trainer: type[StageTrainer]) -> type[GreedyBooster]:
 def measured(row: Row, name: str, *, epochs: int, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train one row, export it and measure it."""
     # A run is not resumed here: the averages are in no checkpoint.
-    recipe = small_recipe(name, seed=seed, epochs=epochs, name=row.name, checkpoint_seconds=1e9)
+    fields = {"schedule": "decay" if row.name == "decay" else "cosine", "checkpoint_seconds": 1e9}
+    recipe = small_recipe(name, seed=seed, epochs=epochs, name=row.name, **fields)
     folder = options.runs / f"schedules-{name}-{epochs}-{seed}-{row.name}"
     booster = booster_with(TRAINERS[row.name])
     _, about = measured_row(row, name, recipe, folder, options=options, booster=booster)

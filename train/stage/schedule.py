@@ -4,12 +4,35 @@ import math
 
 from ..recipe import Recipe
 
-__all__ = ["cosine_learning_rate", "ramped_delta", "run_cost", "stage_cost"]
+__all__ = [
+    "LAST_DECAY",
+    "constant_learning_rate",
+    "cosine_learning_rate",
+    "decay_learning_rate",
+    "ramped_delta",
+    "run_cost",
+    "stage_cost",
+]
+
+LAST_DECAY = (
+    0.25  # of a training; as good as a rate that falls all the time, or better (benchmarks/details/schedules.md)
+)
+_WARM_UP = 50  # steps
 
 
 def cosine_learning_rate(maximum: float, fraction: float) -> float:
     """eq. (cyclic-lr): from eta_max at the start of a stage to 0 at its end; `fraction` is the part completed."""
     return 0.5 * maximum * (1 + math.cos(math.pi * fraction))
+
+
+def constant_learning_rate(maximum: float, step: int) -> float:
+    """Linear to the maximum over the first steps, and constant from then on: a training that can be cut anywhere."""
+    return maximum * min(1.0, (step + 1) / _WARM_UP)
+
+
+def decay_learning_rate(maximum: float, fraction: float, step: int) -> float:
+    """The same, but linear to 0 over the last quarter of a stage of which `fraction` is completed."""
+    return constant_learning_rate(maximum, step) * min(1.0, (1 - fraction) / LAST_DECAY)
 
 
 def ramped_delta(recipe: Recipe, epoch: float, *, fresh: bool) -> float:

@@ -25,7 +25,7 @@ from .diagnostics import warning
 from .objective import Objective
 from .optimizer import make_optimizer
 from .perturbations import Perturbations
-from .schedule import cosine_learning_rate, ramped_delta
+from .schedule import cosine_learning_rate, decay_learning_rate, ramped_delta
 
 __all__ = ["StageTrainer"]
 
@@ -134,8 +134,12 @@ class StageTrainer:
 
     def learning_rate(self) -> float:
         """The rate of the next step."""
-        fraction = self.epoch + self.step / self.batches.steps
-        return cosine_learning_rate(self.recipe.learning_rate, fraction / self.epochs)
+        maximum, steps = self.recipe.learning_rate, self.batches.steps
+        done = self.epoch * steps + self.step
+        fraction = done / (self.epochs * steps)
+        if self.recipe.schedule == "decay":
+            return decay_learning_rate(maximum, fraction, done)
+        return cosine_learning_rate(maximum, fraction)
 
     def update(self) -> Tensor:
         """One gradient step on {w_t, beta_t}; the loss stays on the device."""
