@@ -30,6 +30,7 @@ RECORDS = {
     "linf_mnist": "MNIST",
     "linf_full": "MNIST",
     "cifar10": "CIFAR-10",
+    "cifar10_linf": "CIFAR-10",
 }
 ENSEMBLES = {"boosted": "boosted", "independent": "trained apart"}
 ATTACK = "pgd-20x10"

@@ -11,7 +11,14 @@ from typing import Any
 from benchmarks.lib import operations
 from benchmarks.lib.attack.ledger import table
 from benchmarks.lib.claims import claims_section
-from benchmarks.lib.figures import plot_certified, plot_cost, plot_finetuning, plot_progress, plot_steps
+from benchmarks.lib.figures import (
+    plot_certified,
+    plot_cost,
+    plot_finetuning,
+    plot_payoff,
+    plot_progress,
+    plot_steps,
+)
 from benchmarks.lib.noise import noise_table
 from benchmarks.lib.record import BENCHMARKS
 from benchmarks.lib.tables import (
@@ -31,7 +38,16 @@ __all__ = ["PAGES", "Document", "Page", "command", "load", "page_of", "pages", "
 Document = Mapping[str, Any]
 
 # The plots that the pages show: one for each question, because the tables beside them have every figure.
-PLOTS = {"linf-0.3.png", "l2_long-0.5-100000.png", "cost.png", "steps.png", "finetuning.png", "operations.png"}
+PLOTS = {
+    "linf-0.3.png",
+    "l2_long-0.5-100000.png",
+    "cifar10_fast-0.25-1000-payoff.png",
+    "cifar10_linf-0.031373-payoff.png",
+    "cost.png",
+    "steps.png",
+    "finetuning.png",
+    "operations.png",
+}
 
 
 @functools.cache
@@ -100,6 +116,9 @@ def linf(
             chosen = {key: row for key, row in rows.items() if row["seed"] == min(r["seed"] for r in rows.values())}
             plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training time at radius {delta:g}](../plots/{name})\n")
+        if (name := f"{document['benchmark']}-{delta:g}-payoff.png") in PLOTS:
+            plot_payoff(rows, _resisted, plots / name, what="accuracy under PGD-20, %", title=f"l_inf radius {delta:g}")
+            parts.append(f"![Robust accuracy against training cost](../plots/{name})\n")
         reached = "Processor seconds until a robust accuracy on held-out images was first reached:\n"
         spent = "Robust accuracy on held-out images after a given number of processor seconds, in %:\n"
         parts += [reached, time_table(rows, levels), spent, budget_table(rows, budgets)]
@@ -132,7 +151,23 @@ def l2(document: Document, plots: Path) -> str:
             if name in PLOTS:
                 plot_certified(certified, n, plots / name, f"sigma {sigma:g}, {n}")
                 parts.append(f"![Certified accuracy at sigma {sigma:g}](../plots/{name})\n")
+            name = name.replace(".png", "-payoff.png")
+            if name in PLOTS:
+                worth = functools.partial(_radius, n=n)
+                plot_payoff(certified, worth, plots / name, what="ACR", title=f"sigma {sigma:g}, {n}")
+                parts.append(f"![ACR against training cost at sigma {sigma:g}](../plots/{name})\n")
     return "\n".join(parts)
+
+
+def _resisted(row: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Accuracy under PGD in per cent, with its interval."""
+    found = row["ensemble"]["pgd-20x10"]
+    return 100 * found["rate"], 100 * found["low"], 100 * found["high"]
+
+
+def _radius(row: Mapping[str, Any], *, n: str) -> tuple[float, float, float]:
+    """The average certified radius, with its interval."""
+    return row[n]["acr"], *row[n]["acr_interval"]
 
 
 def _noisy_rows(sigma: float, rows: Mapping[str, Any]) -> list[str]:
@@ -271,6 +306,7 @@ class Page:
 
 
 _CIFAR = functools.partial(linf, levels=(15, 20, 25, 30, 35), budgets=(30, 60, 120, 240))
+_FAST = functools.partial(linf, levels=(20, 25, 30, 35), budgets=(240, 480, 960, 1920))
 _FULL = functools.partial(linf, levels=(80, 85, 90, 95), budgets=(240, 480, 960, 1920), plotted=False)
 
 
@@ -282,6 +318,7 @@ PAGES = {
     "linf_mnist": Page("MNIST, l_inf: robust accuracy", {"linf_mnist": ("lib/rows/linf_mnist.py", linf)}),
     "linf_full": Page("MNIST, l_inf: all training images", {"linf_full": ("lib/rows/linf_full.py", _FULL)}),
     "cifar10": Page("CIFAR-10, l_inf: robust accuracy", {"cifar10": ("lib/rows/cifar10.py", _CIFAR)}),
+    "cifar10_linf": Page("CIFAR-10, l_inf: all training images", {"cifar10_linf": ("lib/rows/cifar10_linf.py", _FAST)}),
     "l2_mnist": Page("MNIST, l_2: certified accuracy", {"l2_mnist": ("lib/rows/l2_mnist.py", l2)}),
     "l2_published": Page("MNIST, l_2: beside published figures", {"l2_published": ("lib/rows/l2_published.py", l2)}),
     "l2_long": Page("MNIST, l_2: trained as long as the published networks", {"l2_long": ("lib/rows/l2_long.py", l2)}),

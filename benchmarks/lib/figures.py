@@ -1,7 +1,7 @@
 """Plots of the scripts on real data."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,15 @@ from robustinfer.smoothing.bounds import format_radius
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-__all__ = ["plot_certified", "plot_cost", "plot_finetuning", "plot_operations", "plot_progress", "plot_steps"]
+__all__ = [
+    "plot_certified",
+    "plot_cost",
+    "plot_finetuning",
+    "plot_operations",
+    "plot_payoff",
+    "plot_progress",
+    "plot_steps",
+]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -44,6 +52,25 @@ def plot_certified(rows: Rows, n: str, path: Path, title: str) -> None:
         axes.step(radii, share, where="pre", label=f"{row['label']}: ACR {format_radius(row[n]['acr'])}")
     axes.set(xlabel="l_2 radius, pixels in [0,1]", ylabel="certified accuracy, %", title=title)
     _finish(figure, axes, path)
+
+
+def plot_payoff(
+    rows: Rows, worth: Callable[[Mapping[str, Any]], tuple[float, float, float]], path: Path, *, what: str, title: str
+) -> None:
+    """What a training reaches against what it costs, a line for each kind of row; `worth`: figure and interval."""
+    figure, axes = _axes()
+    for kind in dict.fromkeys(row["kind"] for row in rows.values()):
+        own = sorted((row for row in rows.values() if row["kind"] == kind), key=_spent)
+        found = [worth(row) for row in own]
+        below, above = ([abs(one[side] - one[0]) for one in found] for side in (1, 2))
+        values = [one[0] for one in found]
+        axes.errorbar([_spent(row) for row in own], values, yerr=[below, above], marker="o", capsize=3, label=kind)
+    axes.set(xscale="log", xlabel="processor seconds of training", ylabel=what, title=title)
+    _finish(figure, axes, path)
+
+
+def _spent(row: Mapping[str, Any]) -> float:
+    return float(row["training"]["cpu_seconds"])
 
 
 def plot_cost(sweeps: Mapping[str, list[Mapping[str, float]]], path: Path) -> None:

@@ -41,7 +41,7 @@ TOPICS = (
         "Is a boosted ensemble more robust than a network of the same cost?",
         ("linf_mnist", "cifar10"),
         attacked,
-        also=("linf_full",),
+        also=("linf_full", "cifar10_linf"),
     ),
     Topic("Do the paper's approximations hold?", ("linf_mnist",), offsets),
     Topic(

@@ -151,6 +151,23 @@ def test_radii_published_image_by_image_are_compared_over_the_same_images(render
     assert "these very images" not in rendered(l2_published=document | {"every": 10})
 
 
+def test_fixed_radii_stand_beside_the_average_and_cost_is_drawn(rendered: Any, tmp_path: Path) -> None:
+    rows = {}
+    for budget, seconds in ((12, 100.0), (36, 300.0)):
+        for kind in ("single", "boosted"):
+            (found,) = certified(f"{kind}-{budget}", [0.5, 0.25, 0.0], top=0.2, n=1000).values()
+            found |= {"kind": kind, "sigma": 0.25, "training": {"seconds": 9.0, "cpu_seconds": seconds, "epochs": []}}
+            found["n=1000"]["accuracy"] = {"0": 2 / 3, "0.25": 2 / 3, "0.5": 1 / 3}
+            rows[f"0.25/0/{kind}-{budget}"] = found
+    page = rendered(cifar10_fast={"benchmark": "cifar10_fast", "every": 20, "rows": rows})
+    assert "![ACR against training cost at sigma 0.25](../plots/cifar10_fast-0.25-1000-payoff.png)" in page
+    assert (tmp_path / "plots" / "cifar10_fast-0.25-1000-payoff.png").stat().st_size > 10_000
+    from benchmarks.lib.accuracy_answers import certified as answer
+
+    _, table = answer({"cifar10_fast": {"rows": rows}})
+    assert "| CIFAR-10, all images, 0.25, 1,000 | 0.250 [0.150, 0.350] | 66.7, 66.7 | +0.000 ± 0.000 |" in table
+
+
 def test_published_figures_are_not_compared_with_fewer_samples(rendered: Any) -> None:
     rows = certified("boosted", [1.4, 1.5], top=1.45, betas=(0.6, 0.5), n=10_000)
     document: dict[str, Any] = {

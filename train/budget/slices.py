@@ -1,9 +1,9 @@
 """A part of the ensemble that is trained slice by slice, with a schedule that can be cut anywhere.
 
-Warm-up, then a constant rate; and at the end of each slice a decay to 0 that is branched off: the decayed parameters
-are what is measured and deployed, while training continues from those before the decay. What a decay costs is lost to
-the next slice, so it is short. Only the slice that spends what is left has no next one: it decays over the quarter of
-the whole that is as good as a rate that falls all the time (`benchmarks/accuracy/schedules.py`).
+Warm-up, then a constant rate. What is measured and deployed after a slice is the mean of the parameters over the last
+quarter of all that the part has cost, which takes no step from the slices that follow. The slice that spends what is
+left has none behind it: there the rate falls to 0 over that quarter. Both are as good as a rate that falls all the time
+(`benchmarks/accuracy/schedules.py`).
 """
 
 import copy
@@ -12,27 +12,25 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..runs.checkpoint import Checkpoint
+from ..stage.schedule import LAST_DECAY, constant_learning_rate
 from ..stage.trainer import StageTrainer
 from .purse import Purse
 
-__all__ = ["Operations", "SliceTrainer", "decay_share"]
+__all__ = ["Operations", "SliceTrainer", "last_share"]
 
-_WARM_UP = 50  # steps
-_BRANCH = 0.1  # of a slice that others follow
-_LAST = 0.25  # of all that a part has cost when its last slice ends
-_MOST = 0.8  # of the last slice
+_MOST = 0.8  # of a slice that may belong to the last quarter of its part
+_STATISTICS = 32  # batches that mean parameters get the statistics of their batch normalisation from
 
 
-def decay_share(amount: float, *, before: float, last: bool) -> float:
-    """The share of a slice in which the rate falls; `before` is what its part had cost when the slice began."""
-    if not last:
-        return _BRANCH
-    return min(_MOST, _LAST * (before + amount) / amount) if amount > 0 else _LAST
+def last_share(amount: float, *, before: float) -> float:
+    """The share of a slice that is the last quarter of its part, which had cost `before` when the slice began."""
+    return min(_MOST, LAST_DECAY * (before + amount) / amount) if amount > 0 else LAST_DECAY
 
 
 class SliceTrainer(StageTrainer):
@@ -47,42 +45,69 @@ class SliceTrainer(StageTrainer):
         self.failed = False  # whether that slice did not pay
         self.joined, self.version = False, 0
         self.notes: dict[str, Any] = {}  # what a checkpoint says besides
-        self._decay: tuple[int, int] | None = None  # steps of the branch that are done, and all of them
+        self._decay: tuple[int, int] | None = None  # steps of the decay that are done, and all of them
+        self._tail_mean: list[Tensor] = []  # of the trained parameters, over the last steps of the slice
         self._operations = 0.0
 
     def learning_rate(self) -> float:
         """Linear to the recipe's rate over the warm-up, constant from then on; in a decay linear to 0."""
-        rate = self.recipe.learning_rate * min(1.0, (self.taken + 1) / _WARM_UP)
+        rate = constant_learning_rate(self.recipe.learning_rate, self.taken)
         if self._decay is None:
             return rate
         done, total = self._decay
         return rate * (1 - (done + 1) / (total + 1))
 
-    def advance(self, amount: float, tell: Callable[[], None]) -> int:
-        """Steps at the constant rate until this amount is spent; how many they were."""
+    def advance(self, amount: float, tell: Callable[[], None], *, mean_from: float = float("inf")) -> int:
+        """Steps at the constant rate until this amount is spent; how many they were.
+
+        The mean of the parameters is taken over those behind `mean_from`.
+        """
         self.model.train()
-        begun, steps = self.purse.spent, 0
+        begun, steps, counted = self.purse.spent, 0, 0
+        trained, self._tail_mean = self._trained_parameters(), []
         while steps == 0 or self.purse.spent - begun < amount:
             self.processes.leave_if_asked()
             self._step()
             steps, self.taken = steps + 1, self.taken + 1
+            if self.purse.spent - begun > mean_from:
+                counted += 1
+                self._tail_mean = self._tail_mean or [one.detach().clone() for one in trained]
+                for mean, one in zip(self._tail_mean, trained, strict=True):
+                    mean.lerp_(one.detach(), 1 / counted)
             tell()
         self._check_finite()
         return steps
 
     @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within the block the model has the mean of its parameters over the last steps; then as before."""
+        with self._undone():
+            with torch.no_grad():
+                for one, mean in zip(self._trained_parameters(), self._tail_mean, strict=True):
+                    one.copy_(mean)
+            self._refresh_statistics()
+            self.model.eval()
+            yield
+
+    @contextmanager
     def decayed(self, steps: int) -> Iterator[None]:
         """Within the block the model is what a decay over so many steps makes of it; then as before."""
+        with self._undone():
+            self.model.train()
+            for done in range(steps):
+                self.processes.leave_if_asked()
+                self._decay = (done, steps)
+                self._step()
+            self._decay = None
+            self.model.eval()
+            yield
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """What happens within the block leaves no trace in the training."""
         place = (self.epoch, self.step)
         model, optimizer = copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict())
         kept = None if self.perturbations is None else self.perturbations.kept.clone()
-        self.model.train()
-        for done in range(steps):
-            self.processes.leave_if_asked()
-            self._decay = (done, steps)
-            self._step()
-        self._decay = None
-        self.model.eval()
         try:
             yield
         finally:
@@ -91,6 +116,26 @@ class SliceTrainer(StageTrainer):
             self.epoch, self.step = place
             if self.perturbations is not None and kept is not None:
                 self.perturbations.kept = kept
+
+    def _trained_parameters(self) -> list[nn.Parameter]:
+        return [one for one in self.model.parameters() if one.requires_grad]
+
+    def _refresh_statistics(self) -> None:
+        """Batch normalisation: the plain mean over the next batches, attacked as in training."""
+        self.model.train()
+        layers = [one for one in self.model.modules() if isinstance(one, _BatchNorm) and one.training]
+        kept = [layer.momentum for layer in layers]
+        for layer in layers:
+            # The first batch replaces what there was; until then an attack meets statistics that are nearly right.
+            layer.momentum = None
+            if layer.num_batches_tracked is not None:
+                layer.num_batches_tracked.zero_()
+        with torch.no_grad(), Operations() as counter:
+            for number in range(self.step, self.step + (_STATISTICS if layers else 0)):
+                self.loss_of(self.epoch + number // self.batches.steps, number % self.batches.steps)
+        self.purse.charge(counter.total)
+        for layer, momentum in zip(layers, kept, strict=True):
+            layer.momentum = momentum
 
     def _step(self) -> None:
         if self._operations:

@@ -28,7 +28,7 @@ from ..stage.diagnostics import edge, summarise
 from ..stage.objective import StageModel
 from .purse import Budget, Purse
 from .rules import JOINS, PAYS, Evidence, Move, compare, next_move
-from .slices import SliceTrainer, decay_share
+from .slices import SliceTrainer, last_share
 
 __all__ = ["BudgetBooster", "budgeted"]
 
@@ -101,9 +101,12 @@ class BudgetBooster(GreedyBooster):
         while not self.stopped and (self.purse.left > 0 or not self.run.stages):
             begun = self.purse.spent
             amount = self.purse.slice(part.spent)
-            share = decay_share(amount, before=part.spent, last=amount >= self.purse.left)
-            steps = part.advance((1 - share) * amount, self._tell_step)
-            with part.decayed(max(1, round(steps * share / (1 - share)))):
+            share, last = last_share(amount, before=part.spent), amount >= self.purse.left
+            if last:
+                steps = part.advance((1 - share) * amount, self._tell_step)
+            else:
+                steps = part.advance(amount, self._tell_step, mean_from=(1 - share) * amount)
+            with part.decayed(max(1, round(steps * share / (1 - share)))) if last else part.averaged():
                 losses = self._losses(part)
                 gain, against, joins = self._judge(part, losses)
                 if joins:
@@ -229,7 +232,7 @@ class BudgetBooster(GreedyBooster):
         self.tell(self.purse.spent, f"{part.kind} {part.number}: {steps} steps, {loss}; next: {move}")
 
     def _deploy(self, part: SliceTrainer, losses: Tensor, *, spent: float) -> None:
-        """Write the part as its stage; it was decayed, and what is written can be used as it is."""
+        """Write the part as its stage; it was averaged or decayed, and what is written can be used as it is."""
         member, betas, recipe = part.member, part.model.betas, self.recipe
         attack, seed = PgdAttack.of(recipe), (recipe.seed, part.number)
         images = self.held_out.head(recipe.validation_images)

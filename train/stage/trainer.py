@@ -13,7 +13,7 @@ from robustinfer.errors import StoppedError, TrainingError
 
 from ..attacks.accuracy import Accuracy, PgdAttack, measure
 from ..attacks.pgd import frozen
-from ..data.batches import Batches, in_order
+from ..data.batches import Batch, Batches, in_order
 from ..data.datasets import ImageData
 from ..machine.processes import Processes
 from ..machine.randomness import Draws
@@ -143,24 +143,27 @@ class StageTrainer:
 
     def update(self) -> Tensor:
         """One gradient step on {w_t, beta_t}; the loss stays on the device."""
-        recipe, fraction = self.recipe, self.epoch + self.step / self.batches.steps
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
-        delta = ramped_delta(recipe, fraction, fresh=self.fresh)
-        batch = self.batches.batch(self.epoch, self.step)
-        draws = self.batches.draws(self.epoch, self.step)
-        if self.perturbations is not None:
-            batch = self.perturbations.start(batch, delta)
-        loss = self.objective.loss(batch, draws=draws, delta=delta, steps=self.attack_steps, model=self.wrapped)
+        loss, batch, delta = self.loss_of(self.epoch, self.step)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        if recipe.clip:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        if self.recipe.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         self.optimizer.step()
         if self.perturbations is not None:
             self.perturbations.move(batch, delta)
         return loss.detach()
+
+    def loss_of(self, epoch: int, step: int) -> tuple[Tensor, Batch, float]:
+        """The loss of a step, its batch and its radius."""
+        delta = ramped_delta(self.recipe, epoch + step / self.batches.steps, fresh=self.fresh)
+        batch, draws = self.batches.batch(epoch, step), self.batches.draws(epoch, step)
+        if self.perturbations is not None:
+            batch = self.perturbations.start(batch, delta)
+        loss = self.objective.loss(batch, draws=draws, delta=delta, steps=self.attack_steps, model=self.wrapped)
+        return loss, batch, delta
 
     def _end_epoch(self) -> None:
         self._check_finite()

@@ -1,4 +1,4 @@
-"""The schedule that can be cut anywhere: its rates, and that a decay leaves no trace."""
+"""The schedule that can be cut anywhere: its rates, its means, and that neither mean nor decay leaves a trace."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from robust.train import Recipe, Run
 from robust.train.budget import Budget, BudgetBooster, budgeted
-from robust.train.budget.slices import SliceTrainer, decay_share
+from robust.train.budget.slices import _STATISTICS, SliceTrainer, last_share
 from robust.train.data.datasets import load_data
 from robust.train.machine.processes import Processes
 from robust.train.runs.journal import Journal
@@ -55,12 +55,44 @@ def test_rates_rise_stay_and_fall_and_the_fall_is_undone(tiny: Recipe, tmp_path:
     assert part.learning_rate() == rate
 
 
-def test_a_decay_is_short_until_the_last_slice_which_decays_over_a_quarter_of_the_whole() -> None:
-    assert decay_share(36.0, before=64.0, last=False) == 0.1
-    assert decay_share(36.0, before=64.0, last=True) * 36 == pytest.approx(25)
-    assert decay_share(100.0, before=0.0, last=True) == 0.25
-    assert decay_share(1.0, before=99.0, last=True) == 0.8, "some of the slice is left at the full rate"
-    assert decay_share(0.0, before=0.0, last=True) == 0.25, "a budget that was gone before the first step"
+def test_the_share_of_a_slice_is_a_quarter_of_all_its_part_has_cost() -> None:
+    assert last_share(36.0, before=64.0) * 36 == pytest.approx(25)
+    assert last_share(100.0, before=0.0) == 0.25
+    assert last_share(1.0, before=99.0) == 0.8, "some of the slice lies before it"
+    assert last_share(0.0, before=0.0) == 0.25, "a budget that was gone before the first step"
+
+
+def test_a_mean_is_that_of_the_last_steps_with_statistics_of_its_own(tiny: Recipe, tmp_path: Path) -> None:
+    """Against a plain mean of what the parameters were, and statistics as one batch after the other gives them."""
+    part = part_of(tiny.replace(select="last", architecture="cnn7-norm", attack="none"), tmp_path / "run")
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def look() -> None:
+        seen.append({name: tensor.detach().clone() for name, tensor in part.model.named_parameters()})
+
+    part._step()  # one step is as dear as any other
+    steps = part.advance(6.5 * part._operations, look, mean_from=3.5 * part._operations)
+    assert steps == 7
+    assert part.taken == 7
+    before = {name: tensor.clone() for name, tensor in part.model.state_dict().items()}
+    spent = part.purse.spent
+    with part.averaged():
+        for name, tensor in part.model.named_parameters():
+            torch.testing.assert_close(tensor.detach(), torch.stack([one[name] for one in seen[3:]]).mean(dim=0))
+        assert part.purse.spent > spent, "the passes for the statistics are paid for"
+        assert not part.model.training
+        layer = next(one for one in part.model.modules() if isinstance(one, torch.nn.BatchNorm2d))
+        assert layer.num_batches_tracked == _STATISTICS
+        met: list[torch.Tensor] = []
+        hook = layer.register_forward_pre_hook(lambda module, inputs: met.append(inputs[0].mean(dim=(0, 2, 3))))
+        with torch.no_grad():
+            for number in range(_STATISTICS):
+                place = part.step + number
+                part.loss_of(part.epoch + place // part.batches.steps, place % part.batches.steps)
+        hook.remove()
+        torch.testing.assert_close(layer.running_mean, torch.stack(met).mean(dim=0))
+    assert all(torch.equal(before[name], tensor) for name, tensor in part.model.state_dict().items())
+    assert layer.momentum == 0.1
 
 
 def test_a_decay_moves_no_perturbation_that_training_continues_from(tiny: Recipe, tmp_path: Path) -> None:
@@ -71,3 +103,8 @@ def test_a_decay_moves_no_perturbation_that_training_continues_from(tiny: Recipe
     with part.decayed(2):
         assert not torch.equal(before, part.perturbations.kept)
     assert torch.equal(before, part.perturbations.kept)
+    part.advance(1.0, lambda: None, mean_from=0.0)
+    before = part.perturbations.kept.clone()
+    with part.averaged():
+        pass
+    assert torch.equal(before, part.perturbations.kept), "passes for statistics move nothing"

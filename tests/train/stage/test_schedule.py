@@ -4,7 +4,7 @@ import math
 
 import pytest
 from robust.train import Recipe
-from robust.train.stage.schedule import cosine_learning_rate, ramped_delta, stage_cost
+from robust.train.stage.schedule import cosine_learning_rate, decay_learning_rate, ramped_delta, stage_cost
 
 
 def test_the_learning_rate_falls_from_its_maximum_to_zero_as_the_paper_says() -> None:
@@ -12,6 +12,14 @@ def test_the_learning_rate_falls_from_its_maximum_to_zero_as_the_paper_says() ->
     assert cosine_learning_rate(0.3, 0.5) == pytest.approx(0.15)
     assert cosine_learning_rate(0.3, 1) == pytest.approx(0, abs=1e-16)
     assert cosine_learning_rate(0.01, 0.25) == pytest.approx(0.5 * 0.01 * (1 + math.cos(0.25 * math.pi)))
+
+
+def test_a_rate_may_stay_after_a_warm_up_and_fall_over_the_last_quarter() -> None:
+    assert decay_learning_rate(0.5, 0, 0) == pytest.approx(0.01)
+    assert decay_learning_rate(0.5, 0.02, 24) == pytest.approx(0.25)
+    assert [decay_learning_rate(0.5, fraction, 100) for fraction in (0.1, 0.5, 0.75)] == [0.5] * 3
+    assert decay_learning_rate(0.5, 0.9, 100) == pytest.approx(0.2)
+    assert decay_learning_rate(0.5, 1, 100) == 0
 
 
 @pytest.mark.parametrize(
