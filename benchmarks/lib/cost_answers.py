@@ -197,12 +197,16 @@ def _first(document: Document) -> str:
 
 def _budgets(document: Document) -> str:
     """A budgeted training beside one member of the same cost, under noise, for each data set and budget."""
-    outcomes = []
+    outcomes: dict[str, list[str]] = {"single": [], "decay": []}
     for found in grouped(document["rows"], "data", "budget").values():
-        ours, rival = ([row for row in found if row["name"] == name] for name in ("budget", "single"))
-        if {row["seed"] for row in ours} & {row["seed"] for row in rival}:
-            outcomes.append(word(*difference(ours, rival, "right")))
-    return f" A budget that held-out images spend, against one member of the same operations: {tally(outcomes)}."
+        ours = [row for row in found if row["name"] == "budget"]
+        for name, words in outcomes.items():
+            rival = [row for row in found if row["name"] == name]
+            if {row["seed"] for row in ours} & {row["seed"] for row in rival}:
+                words.append(word(*difference(ours, rival, "right")))
+    rivals = {"single": "whose rate falls all the time", "decay": "whose rate falls over the last quarter"}
+    shown = "; ".join(f"{rivals[name]}, {tally(words)}" for name, words in outcomes.items() if words)
+    return f" A budget that held-out images spend, against one member of the same operations: {shown}."
 
 
 def _schedules(document: Document) -> str:

@@ -177,7 +177,8 @@ def _noisy_rows(sigma: float, rows: Mapping[str, Any]) -> list[str]:
         return []
     one = next(iter(measured.values()))["noise"]
     title = f"## Sigma {sigma:g}, under noise: {one['images']:,} test images, {one['copies']} noisy copies of each\n"
-    note = "Differences are those from one member, over the same images and noise, ± one standard error over images.\n"
+    note = "Differences are those from one member, over the same images and noise, ± one standard error over images "
+    note += "and, where there are several, seeds.\n"
     missing = sorted(row["name"] for row in rows.values() if not any(key.startswith("n=") for key in row))
     without = [f"Not certified yet: {', '.join(dict.fromkeys(missing))}.\n"] if missing else []
     return [title, noise_table(measured, "single"), note, *without]
@@ -210,8 +211,8 @@ def schedules(document: Document, plots: Path) -> str:
     parts = [training_facts(document["rows"])]
     for name, of_set in split(document["rows"], "data"):
         for epochs, rows in split(of_set, "epochs"):
-            images = next(iter(rows.values()))["noise"]["images"]
-            parts += [f"## {name}, {epochs} epochs: {images:,} test images\n", noise_table(rows, "cosine")]
+            images, part = next(iter(rows.values()))["noise"]["images"], "held-out" if name == "signs" else "test"
+            parts += [f"## {name}, {epochs} epochs: {images:,} {part} images\n", noise_table(rows, "cosine")]
     return "\n".join(parts)
 
 

@@ -1,7 +1,8 @@
 """Rows that were measured under noise, image by image: their table, and paired differences from one of them."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from math import hypot
+from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.lib.tables import Rows, grouped, markdown
@@ -24,10 +25,16 @@ def _by_image(rows: Sequence[Mapping[str, Any]], what: str) -> list[float]:
 
 
 def difference(ours: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, Any]], what: str) -> Difference:
-    """How much better one row is than another over the same images, by the seeds that both have."""
-    seeds = {row["seed"] for row in ours} & {row["seed"] for row in rival}
-    one, other = ([row for row in rows if row["seed"] in seeds] for rows in (ours, rival))
-    return paired(_by_image(one, what), _by_image(other, what))
+    """How much better one row is than another over the same images, by the seeds that both have.
+
+    With several seeds the standard error covers them, too: the difference is another one for each pair of trainings.
+    """
+    seeds = sorted({row["seed"] for row in ours} & {row["seed"] for row in rival})
+    one, other = ({row["seed"]: row for row in rows} for rows in (ours, rival))
+    mean, error = paired(*(_by_image([rows[seed] for seed in seeds], what) for rows in (one, other)))
+    each = [paired(_by_image([one[seed]], what), _by_image([other[seed]], what))[0] for seed in seeds]
+    between = stdev(each) / len(each) ** 0.5 if len(each) > 1 else 0.0
+    return mean, hypot(error, between)
 
 
 def noise_table(rows: Rows, against: str) -> str:

@@ -204,6 +204,19 @@ def test_rows_under_noise_are_paired_by_image_and_by_the_seeds_that_both_have(re
     )
 
 
+def test_several_seeds_widen_a_difference_by_how_far_their_trainings_differ() -> None:
+    from benchmarks.lib.noise import difference
+
+    ours = [noisy("boosted", [4, 2, 2, 4]), noisy("boosted", [4, 0, 0, 4], seed=1)]
+    rival = [noisy("single", [4, 0, 2, 4]), noisy("single", [4, 0, 2, 4], seed=1), noisy("single", [4] * 4, seed=2)]
+    mean, error = difference(ours, rival, "right")
+    # Images: 0, 1/4, -1/4, 0 over the two seeds; seeds: +1/8 and -1/8, each the mean of four images.
+    assert mean == 0
+    assert error == pytest.approx(((1 / 24) / 4 + (1 / 32) / 2) ** 0.5)
+    alone, error = difference(ours[:1], rival, "right")
+    assert (alone, error) == (pytest.approx(1 / 8), pytest.approx(1 / 8)), "one seed: images alone"
+
+
 def test_a_budget_stands_beside_one_member_of_its_cost_with_what_it_was_spent_on(rendered: Any) -> None:
     facts = {"data": "digits", "budget": 5, "operations": 200.0}
     slices = [{"kind": "member", "part": 1, "spent": 100.0, "deployed": True}]
