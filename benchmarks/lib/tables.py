@@ -60,10 +60,13 @@ def cost(found: Sequence[Mapping[str, Any]]) -> list[str]:
 def linf_table(rows: Rows) -> str:
     """One line per way of training: cost, clean and attacked accuracy, and the last member alone."""
     header = ["training", "epochs", "clock s", "CPU s", "clean %", "PGD-20 (10 restarts) %", "APGD-T %"]
+    whole = any("autoattack" in row["ensemble"] for row in rows.values())
+    header += ["AutoAttack %"] if whole else []
     header += ["last member: PGD-20 %", "last member: APGD-T %", "betas"]
+    attacks = ("clean", "pgd-20x10", "apgd-t", *(("autoattack",) if whole else ()))
     lines = []
     for found in grouped(rows, "name").values():
-        rates = [rate(found, "ensemble", attack) for attack in ("clean", "pgd-20x10", "apgd-t")]
+        rates = [rate(found, "ensemble", attack) for attack in attacks]
         last = [rate(found, "last_member", attack) for attack in ("pgd-20x10", "apgd-t")]
         betas = ", ".join(f"{beta:.2f}" for beta in found[0]["stages"][-1]["betas"])
         lines.append([found[0]["label"], *cost(found), *rates, *last, betas])

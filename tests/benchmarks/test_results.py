@@ -79,6 +79,16 @@ def test_several_seeds_give_mean_and_range(rendered: Any) -> None:
     assert "72.0 (70.0 to 74.0)" in rendered(linf_mnist=document)
 
 
+def test_the_whole_of_autoattack_has_a_column_where_it_was_run(rendered: Any) -> None:
+    one, best = row("single", 700), row("exact-corrective", 800, betas=(0.4, 1.1), last=850)
+    assert "AutoAttack" not in rendered(linf_mnist=linf(one, best))
+    best["ensemble"] |= {"apgd-t": rate(780), "autoattack": rate(770)}
+    best["last_member"]["apgd-t"] = rate(840)
+    page = rendered(linf_mnist=linf(one, best))
+    assert "80.0 [78.0, 82.0] | 78.0 [76.0, 80.0] | 77.0 [75.0, 79.0] | 85.0 [83.0, 87.0] | 84.0" in page
+    assert "| 70.0 [68.0, 72.0] |  |  |  |  | 1.00 |" in page, "the row without it"
+
+
 def test_rows_of_another_machine_are_named(rendered: Any) -> None:
     rows = [row("single", 700), row("independent", 780), row("exact-corrective", 800, betas=(0.4, 1.1), last=850)]
     assert "Seconds compare" not in rendered(linf_mnist=linf(*rows))
