@@ -25,7 +25,8 @@ from .purse import Purse
 __all__ = ["Operations", "SliceTrainer", "last_share"]
 
 _MOST = 0.8  # of a slice that may belong to the last quarter of its part
-_STATISTICS = 32  # batches that mean parameters get the statistics of their batch normalisation from
+_STATISTICS = 20  # steps of a slice for each batch that means get the statistics of their batch normalisation from
+_MOST_BATCHES = 32
 
 
 def last_share(amount: float, *, before: float) -> float:
@@ -47,6 +48,7 @@ class SliceTrainer(StageTrainer):
         self.notes: dict[str, Any] = {}  # what a checkpoint says besides
         self._decay: tuple[int, int] | None = None  # steps of the decay that are done, and all of them
         self._tail_mean: list[Tensor] = []  # of the trained parameters, over the last steps of the slice
+        self._steps = 0  # of the slice
         self._operations = 0.0
 
     def learning_rate(self) -> float:
@@ -76,6 +78,7 @@ class SliceTrainer(StageTrainer):
                     mean.lerp_(one.detach(), 1 / counted)
             tell()
         self._check_finite()
+        self._steps = steps
         return steps
 
     @contextmanager
@@ -131,7 +134,9 @@ class SliceTrainer(StageTrainer):
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.zero_()
         with torch.no_grad(), Operations() as counter:
-            for number in range(self.step, self.step + (_STATISTICS if layers else 0)):
+            # They are paid for like steps: few where a slice is short.
+            batches = min(_MOST_BATCHES, max(1, self._steps // _STATISTICS)) if layers else 0
+            for number in range(self.step, self.step + batches):
                 self.loss_of(self.epoch + number // self.batches.steps, number % self.batches.steps)
         self.purse.charge(counter.total)
         for layer, momentum in zip(layers, kept, strict=True):
