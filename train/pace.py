@@ -74,8 +74,8 @@ def measure_pace(
 
 
 def step_operations(recipe: Recipe, data: ImageData, processes: Processes) -> float:
-    """Floating-point operations of one step of the first stage, as a budget of operations counts them."""
-    trainer = _trainer(recipe, data.head(recipe.batch), processes)
+    """Floating-point operations of one step of the first stage, at the full radius, as a budget counts them."""
+    trainer = _trainer(recipe.replace(ramp=0.0), data.head(recipe.batch), processes)
     with Operations() as counter:
         trainer.update()
     return float(counter.total)

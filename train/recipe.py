@@ -116,7 +116,7 @@ class Recipe:
     optimizer: str = choice("sgd", ("sgd", "adam", "adamw", "muon"), "the optimiser of a stage")
     learning_rate: float = number(0.01, "initial learning rate of a stage, the eta_max of the paper", above=True)
     schedule: str = choice(
-        "cosine", ("cosine", "decay"), "the rate falls all the time (the paper), or over the last quarter of a stage"
+        "cosine", ("cosine", "decay"), "the rate falls throughout a stage (the paper), or over its last quarter"
     )
     beta_learning_rate: float = number(1.0, "factor on the learning rate for the betas", high=1000)
     momentum: float = number(0.9, "momentum of sgd and muon", high=0.9999)

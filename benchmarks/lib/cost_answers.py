@@ -204,9 +204,9 @@ def _budgets(document: Document) -> str:
             rival = [row for row in found if row["name"] == name]
             if {row["seed"] for row in ours} & {row["seed"] for row in rival}:
                 words.append(word(*difference(ours, rival, "right")))
-    rivals = {"single": "whose rate falls all the time", "decay": "whose rate falls over the last quarter"}
+    rivals = {"single": "with a rate that falls throughout", "decay": "with a decay over the last quarter"}
     shown = "; ".join(f"{rivals[name]}, {tally(words)}" for name, words in outcomes.items() if words)
-    return f" A budget that held-out images spend, against one member of the same operations: {shown}."
+    return f" A budget spent by decisions on held-out images, beside one member of the same operations: {shown}."
 
 
 def _schedules(document: Document) -> str:

@@ -27,7 +27,7 @@ def _by_image(rows: Sequence[Mapping[str, Any]], what: str) -> list[float]:
 def difference(ours: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, Any]], what: str) -> Difference:
     """How much better one row is than another over the same images, by the seeds that both have.
 
-    With several seeds the standard error covers them, too: the difference is another one for each pair of trainings.
+    With several seeds the standard error covers them, too: the difference varies from one pair of trainings to another.
     """
     seeds = sorted({row["seed"] for row in ours} & {row["seed"] for row in rival})
     one, other = ({row["seed"]: row for row in rows} for rows in (ours, rival))

@@ -24,7 +24,7 @@ from robustinfer.data import place_data
 __all__ = ["COPIES", "HELD_OUT_COPIES", "SETS", "held_out_noise", "measured_row", "placed_recipe", "small_recipe"]
 
 COPIES, HELD_OUT_COPIES = 30, 12
-# A set's recipe, what it changes in it, and every which test image is measured; 0: all held-out images instead.
+# A set's recipe, what it changes in it, and its stride through the test images; 0: all held-out images instead.
 # Nothing is attacked where held-out images are measured: it is not asked here.
 SETS: dict[str, tuple[str, dict[str, Any], int]] = {
     "mnist": ("mnist-l2", {"limit": 5000, "delta": 0.0}, 10),

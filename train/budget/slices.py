@@ -1,14 +1,14 @@
 """A part of the ensemble that is trained slice by slice, with a schedule that can be cut anywhere.
 
 Warm-up, then a constant rate. What is measured and deployed after a slice is the mean of the parameters over the last
-quarter of all that the part has cost, which takes no step from the slices that follow. The slice that spends what is
-left has none behind it: there the rate falls to 0 over that quarter. Both are as good as a rate that falls all the time
-(`benchmarks/accuracy/schedules.py`).
+quarter of all that the part has cost. It takes no steps from later slices, but for a few passes where there is batch
+normalisation. No slice follows the one that spends what is left: there the rate falls to 0 over that quarter.
+`benchmarks/accuracy/schedules.py` compares both with a rate that falls throughout.
 """
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -18,14 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..runs.checkpoint import Checkpoint
-from ..stage.schedule import LAST_DECAY, constant_learning_rate
+from ..stage.schedule import LAST_DECAY, constant_learning_rate, ramped_delta
 from ..stage.trainer import StageTrainer
 from .purse import Purse
 
 __all__ = ["Operations", "SliceTrainer", "last_share"]
 
-_MOST = 0.8  # of a slice that may belong to the last quarter of its part
-_STATISTICS = 20  # steps of a slice for each batch that means get the statistics of their batch normalisation from
+_MOST = 0.8  # of a slice may belong to the last quarter of its part
+_STATISTICS = (
+    20  # a mean gets the statistics of its batch normalisation from one batch per this many steps of the slice
+)
 _MOST_BATCHES = 32
 
 
@@ -49,7 +51,7 @@ class SliceTrainer(StageTrainer):
         self._decay: tuple[int, int] | None = None  # steps of the decay that are done, and all of them
         self._tail_mean: list[Tensor] = []  # of the trained parameters, over the last steps of the slice
         self._steps = 0  # of the slice
-        self._operations = 0.0
+        self._operations: dict[bool, float] = {}  # of a step, without an attack and with one
 
     def learning_rate(self) -> float:
         """Linear to the recipe's rate over the warm-up, constant from then on; in a decay linear to 0."""
@@ -62,16 +64,17 @@ class SliceTrainer(StageTrainer):
     def advance(self, amount: float, tell: Callable[[], None], *, mean_from: float = float("inf")) -> int:
         """Steps at the constant rate until this amount is spent; how many they were.
 
-        The mean of the parameters is taken over those behind `mean_from`.
+        The mean of the parameters is taken over those after `mean_from`, the last one among them.
         """
         self.model.train()
-        begun, steps, counted = self.purse.spent, 0, 0
+        begun, spent, steps, counted = self.purse.spent, 0.0, 0, 0
         trained, self._tail_mean = self._trained_parameters(), []
-        while steps == 0 or self.purse.spent - begun < amount:
+        while steps == 0 or spent < amount:
             self.processes.leave_if_asked()
             self._step()
             steps, self.taken = steps + 1, self.taken + 1
-            if self.purse.spent - begun > mean_from:
+            spent = self.purse.spent - begun  # one look at the clock, or a stall between two could leave no mean
+            if spent > mean_from:
                 counted += 1
                 self._tail_mean = self._tail_mean or [one.detach().clone() for one in trained]
                 for mean, one in zip(self._tail_mean, trained, strict=True):
@@ -97,18 +100,20 @@ class SliceTrainer(StageTrainer):
         """Within the block the model is what a decay over so many steps makes of it; then as before."""
         with self._undone():
             self.model.train()
-            for done in range(steps):
-                self.processes.leave_if_asked()
-                self._decay = (done, steps)
-                self._step()
-            self._decay = None
+            try:
+                for done in range(steps):
+                    self.processes.leave_if_asked()
+                    self._decay = (done, steps)
+                    self._step()
+            finally:
+                self._decay = None
             self.model.eval()
             yield
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
         """What happens within the block leaves no trace in the training."""
-        place = (self.epoch, self.step)
+        place, losses = (self.epoch, self.step), self.losses
         model, optimizer = copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.optimizer.state_dict())
         kept = None if self.perturbations is None else self.perturbations.kept.clone()
         try:
@@ -116,7 +121,7 @@ class SliceTrainer(StageTrainer):
         finally:
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(optimizer)
-            self.epoch, self.step = place
+            (self.epoch, self.step), self.losses = place, losses
             if self.perturbations is not None and kept is not None:
                 self.perturbations.kept = kept
 
@@ -133,27 +138,39 @@ class SliceTrainer(StageTrainer):
             layer.momentum = None
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.zero_()
-        with torch.no_grad(), Operations() as counter:
-            # They are paid for like steps: few where a slice is short.
-            batches = min(_MOST_BATCHES, max(1, self._steps // _STATISTICS)) if layers else 0
-            for number in range(self.step, self.step + batches):
-                self.loss_of(self.epoch + number // self.batches.steps, number % self.batches.steps)
+        # They are paid for like steps: few where a slice is short.
+        batches = min(_MOST_BATCHES, max(1, self._steps // _STATISTICS)) if layers else 0
+        try:
+            with torch.no_grad(), self._counted() as counter:
+                for number in range(self.step, self.step + batches):
+                    self.processes.leave_if_asked()
+                    self.loss_of(self.epoch + number // self.batches.steps, number % self.batches.steps)
+        finally:
+            for layer, momentum in zip(layers, kept, strict=True):
+                layer.momentum = momentum
         self.purse.charge(counter.total)
-        for layer, momentum in zip(layers, kept, strict=True):
-            layer.momentum = momentum
 
     def _step(self) -> None:
-        if self._operations:
+        """One step, charged with what the first of its kind cost: while a radius grows, it begins at 0."""
+        attacked = ramped_delta(self.recipe, self.epoch + self.step / self.batches.steps, fresh=self.fresh) > 0
+        if attacked in self._operations:
             loss = self.update()
-        else:  # every step of a part costs the same
-            with Operations() as counter:
+        else:
+            with self._counted() as counter:
                 loss = self.update()
-            self._operations = float(counter.total)
-        self.purse.charge(self._operations)
+            self._operations[attacked] = float(counter.total)
+        self.purse.charge(self._operations[attacked])
         self.losses = [*self.losses[-19:], loss]
         self.step += 1
         if self.step == self.batches.steps:
             self.epoch, self.step = self.epoch + 1, 0
+
+    @contextmanager
+    def _counted(self) -> Iterator["Operations"]:
+        """Count operations, where they are what is paid with: nothing is compiled while somebody counts."""
+        counter = Operations()
+        with counter if self.purse.budget.unit == "operations" else nullcontext():
+            yield counter
 
     def state(self) -> dict[str, Any]:
         before = None if self.before is None else self.before.tolist()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -79,6 +80,10 @@ class BudgetBooster(GreedyBooster):
         super().__init__(run, **parts)
         if self.processes.world > 1:
             raise RecipeError("A budget is spent by one process; leave out --budget under torchrun.")
+        if self.recipe.compile and budget.unit == "operations":
+            raise RecipeError(
+                "Operations cannot be counted in compiled members: give --budget a time, or set compile=false."
+            )
         self.tell, self.checkpoint = tell, Checkpoint.load(run.path)
         kept: dict[str, Any] = self.checkpoint.state.get("budget", {}) if self.checkpoint is not None else {}
         if run.stages and not kept:
@@ -106,7 +111,7 @@ class BudgetBooster(GreedyBooster):
                 steps = part.advance((1 - share) * amount, self._tell_step)
             else:
                 steps = part.advance(amount, self._tell_step, mean_from=(1 - share) * amount)
-            with part.decayed(max(1, round(steps * share / (1 - share)))) if last else part.averaged():
+            with part.decayed(math.ceil(steps * share / (1 - share))) if last else part.averaged():
                 losses = self._losses(part)
                 gain, against, joins = self._judge(part, losses)
                 if joins:

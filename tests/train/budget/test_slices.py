@@ -1,15 +1,18 @@
 """The schedule that can be cut anywhere: its rates, its means, and that neither mean nor decay leaves a trace."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 from robust.train import Recipe, Run
-from robust.train.budget import Budget, BudgetBooster, budgeted
+from robust.train.budget import Budget, BudgetBooster, Purse, budgeted
 from robust.train.budget.slices import SliceTrainer, last_share
 from robust.train.data.datasets import load_data
 from robust.train.machine.processes import Processes
 from robust.train.runs.journal import Journal
+
+from robustinfer.errors import StoppedError
 
 
 def part_of(recipe: Recipe, folder: Path) -> SliceTrainer:
@@ -71,7 +74,8 @@ def test_a_mean_is_that_of_the_last_steps_with_statistics_of_its_own(tiny: Recip
         seen.append({name: tensor.detach().clone() for name, tensor in part.model.named_parameters()})
 
     part._step()  # one step is as dear as any other
-    steps = part.advance(6.5 * part._operations, look, mean_from=3.5 * part._operations)
+    step = part.purse.spent
+    steps = part.advance(6.5 * step, look, mean_from=3.5 * step)
     assert steps == 7
     assert part.taken == 7
     before = {name: tensor.clone() for name, tensor in part.model.state_dict().items()}
@@ -80,7 +84,7 @@ def test_a_mean_is_that_of_the_last_steps_with_statistics_of_its_own(tiny: Recip
     with part.averaged():
         for name, tensor in part.model.named_parameters():
             torch.testing.assert_close(tensor.detach(), torch.stack([one[name] for one in seen[3:]]).mean(dim=0))
-        assert 0 < part.purse.spent - spent < 3 * part._operations, "the passes for the statistics are paid for"
+        assert 0 < part.purse.spent - spent < 3 * step, "the passes for the statistics are paid for"
         assert not part.model.training
         layer = next(one for one in part.model.modules() if isinstance(one, torch.nn.BatchNorm2d))
         assert layer.num_batches_tracked == 3
@@ -97,7 +101,8 @@ def test_a_mean_is_that_of_the_last_steps_with_statistics_of_its_own(tiny: Recip
 
 
 def test_a_decay_moves_no_perturbation_that_training_continues_from(tiny: Recipe, tmp_path: Path) -> None:
-    part = part_of(tiny.replace(select="last", attack="kept", augment="none", steps=1, epochs=4), tmp_path / "run")
+    fields = {"attack": "kept", "augment": "none", "steps": 1, "epochs": 4, "architecture": "cnn7-norm"}
+    part = part_of(tiny.replace(select="last", **fields), tmp_path / "run")
     assert part.perturbations is not None
     part._step()
     before = part.perturbations.kept.clone()
@@ -105,7 +110,46 @@ def test_a_decay_moves_no_perturbation_that_training_continues_from(tiny: Recipe
         assert not torch.equal(before, part.perturbations.kept)
     assert torch.equal(before, part.perturbations.kept)
     part.advance(1.0, lambda: None, mean_from=0.0)
-    before = part.perturbations.kept.clone()
+    before, spent = part.perturbations.kept.clone(), part.purse.spent
     with part.averaged():
-        pass
-    assert torch.equal(before, part.perturbations.kept), "passes for statistics move nothing"
+        assert part.purse.spent > spent, "there were passes"
+        assert torch.equal(before, part.perturbations.kept), "passes for statistics move nothing"
+
+
+def test_a_stalled_clock_leaves_a_mean(tiny: Recipe, tmp_path: Path) -> None:
+    """However long a step or what comes between two of them takes, the last step belongs to the mean."""
+    part = part_of(tiny.replace(select="last", attack="none"), tmp_path / "run")
+    now = [0.0]
+    part.purse = Purse(Budget(1e6), clock=lambda: now[0])
+
+    def stall() -> None:
+        now[0] += 3.0 if part.taken == 1 else 1000.0
+
+    assert part.advance(10.0, stall, mean_from=7.5) == 3, "at 0, at 3 and at 1003 seconds"
+    with part.averaged():
+        assert all(torch.isfinite(one).all() for one in part.model.state_dict().values())
+
+
+def test_a_step_with_an_attack_costs_more_than_those_before_the_radius_grows(tiny: Recipe, tmp_path: Path) -> None:
+    part = part_of(tiny.replace(select="last", ramp=1.0, steps=3), tmp_path / "run")
+    spent = []
+    for _ in range(3):
+        part._step()
+        spent.append(part.purse.spent)
+    first, later = spent[0], spent[1] - spent[0]
+    assert spent[2] - spent[1] == later
+    # A pass and its two backward ones; with three steps of an attack three passes there and back more.
+    assert 2.5 * first < later < 4 * first
+
+
+def test_what_is_interrupted_leaves_no_trace(tiny: Recipe, tmp_path: Path) -> None:
+    part = part_of(tiny.replace(select="last", architecture="cnn7-norm", attack="none"), tmp_path / "run")
+    part.advance(1.0, lambda: None, mean_from=0.0)
+    before, rate = {name: one.clone() for name, one in part.model.state_dict().items()}, part.learning_rate()
+    part.processes = dataclasses.replace(part.processes, stop=lambda: True)
+    for context in (part.averaged(), part.decayed(2)):
+        with pytest.raises(StoppedError), context:
+            pytest.fail("the block is not reached")
+    assert all(torch.equal(before[name], one) for name, one in part.model.state_dict().items())
+    assert {one.momentum for one in part.model.modules() if isinstance(one, torch.nn.BatchNorm2d)} == {0.1}
+    assert part.learning_rate() == rate

@@ -3,7 +3,8 @@
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import torch
 from robust.train import Recipe, Run, train_within
 from robust.train.budget import Budget, spender
 from robust.train.budget.rules import JOINS, PAYS, Evidence
+from robust.train.budget.slices import SliceTrainer
 from robust.train.data.datasets import load_data
 from robust.train.machine.processes import Processes
 from robust.train.pace import step_operations
 
 from robustinfer.errors import RecipeError, RunError, StoppedError
 from robustinfer.report import read_sources, render
+
+Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture
@@ -73,6 +77,53 @@ def test_every_slice_is_decided_by_the_rules_and_leaves_a_usable_ensemble(small:
         assert (decision["next"] == "continue") == (paid or not failed), "two in a row decide"
         failed = not paid
     assert len(run.stages) == len(joined)
+
+
+def test_means_are_deployed_until_the_last_slice_which_decays(
+    small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int, Tensors]] = []
+    averaged, decayed = SliceTrainer.averaged, SliceTrainer.decayed
+
+    def parameters(part: SliceTrainer) -> Tensors:
+        return {name: one.detach().clone() for name, one in part.member.network.named_parameters()}
+
+    @contextmanager
+    def mean(part: SliceTrainer) -> Iterator[None]:
+        raw = parameters(part)
+        with averaged(part):
+            assert any(not torch.equal(raw[name], one) for name, one in parameters(part).items())
+            seen.append(("mean", part._steps, parameters(part)))
+            yield
+
+    @contextmanager
+    def decay(part: SliceTrainer, steps: int) -> Iterator[None]:
+        raw = parameters(part)
+        with decayed(part, steps):
+            assert any(not torch.equal(raw[name], one) for name, one in parameters(part).items())
+            seen.append(("decay", steps, parameters(part)))
+            yield
+
+    monkeypatch.setattr(SliceTrainer, "averaged", mean)
+    monkeypatch.setattr(SliceTrainer, "decayed", decay)
+    run = spend(small, tmp_path / "run", 240)
+    found = decisions(run)
+    kinds = [kind for kind, _, _ in seen]
+    assert len(kinds) == len(found)
+    # On this clock a decay, which does not look at it, is quicker than planned: what it leaves is spent like the rest.
+    assert kinds == ["mean"] * kinds.count("mean") + ["decay"] * kinds.count("decay")
+    assert kinds.count("mean") >= 3
+    assert kinds.count("decay") >= 1
+    for (_, _, deployed), decision in zip(seen, found, strict=True):
+        if decision["deployed"]:
+            last = deployed
+    own = {name: one.detach() for name, one in run.member(1).network.named_parameters()}
+    assert all(torch.equal(own[name], one) for name, one in last.items())
+
+
+def test_operations_cannot_be_counted_in_compiled_members(small: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="give --budget a time, or set compile=false"):
+        train_within(small.replace(compile=True), tmp_path / "run", Budget(1e9, "operations"), device="cpu")
 
 
 def test_heads_and_members_are_tried_when_nothing_pays(
