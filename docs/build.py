@@ -104,29 +104,37 @@ def result_rows() -> Iterator[str]:
         boosted = best.pop("boosted")
         if best:
             kind = max(best, key=lambda kind: best[kind])
-            rival, radius = _RIVALS[kind], best[kind]
+            rival, radii = _RIVALS[kind], best[kind]
         else:
-            rival, radius = _published(f"{sigma:g}")
-        yield (
-            f"| {data}, {sigma:g}, {n:,} | {training} | {format_radius(boosted)} | {format_radius(radius)} | {rival} |"
-        )
+            rival, radii = _published(f"{sigma:g}")
+        yield f"| {data}, {sigma:g}, {n:,} | {training} | {_shown(boosted)} | {_shown(radii)} | {rival} |"
 
 
-def _best(script: str, sigma: float, n: int) -> dict[str, float]:
-    """The largest average certified radius by the kind of a row."""
-    best: dict[str, float] = {}
+_Radii = tuple[float, float]  # their average, and the share of images that reach sigma
+
+
+def _shown(found: _Radii) -> str:
+    average, share = found
+    return f"{format_radius(average)} ({100 * share:.1f}%)"
+
+
+def _best(script: str, sigma: float, n: int) -> dict[str, _Radii]:
+    """The largest average certified radius by the kind of a row, with the certified accuracy at sigma."""
+    best: dict[str, _Radii] = {}
     for row in json.loads((RESULTS / f"{script}.json").read_text(encoding="utf-8"))["rows"].values():
         if row["seed"] == 0 and row["sigma"] == sigma and f"n={n}" in row:
-            kind = row["kind"]
-            best[kind] = max(best.get(kind, 0.0), row[f"n={n}"]["acr"])
+            found = row[f"n={n}"]
+            radii = (found["acr"], found["accuracy"][f"{sigma:g}"])
+            best[row["kind"]] = max(best.get(row["kind"], (0.0, 0.0)), radii)
     return best
 
 
-def _published(sigma: str) -> tuple[str, float]:
-    """A published network, and its average radius on the same images with the same n."""
+def _published(sigma: str) -> tuple[str, _Radii]:
+    """A published network, and its radii on the same images with the same n."""
     found = json.loads((BENCHMARKS / "published_radii.json").read_text(encoding="utf-8"))["networks"][sigma]
     radii = [min(radius, found["largest"]) for radius in found["radii"]]
-    return f"{found['name']}, as published", sum(radii) / len(radii)
+    share = sum(radius >= float(sigma) for radius in radii) / len(radii)
+    return f"{found['name']}, as published", (sum(radii) / len(radii), share)
 
 
 def draw_picture(folder: Path, path: Path) -> None:
