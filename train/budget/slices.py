@@ -1,7 +1,7 @@
 """A part of the ensemble that is trained slice by slice, with a schedule that can be cut anywhere.
 
 Warm-up, then a constant rate. What is measured and deployed after a slice is the mean of the parameters over the last
-quarter of all that the part has cost. It takes no steps from later slices, but for a few passes where there is batch
+quarter of all that the part has cost. It takes no steps from later slices, and a few passes where there is batch
 normalisation. No slice follows the one that spends what is left: there the rate falls to 0 over that quarter.
 `benchmarks/accuracy/schedules.py` compares both with a rate that falls throughout.
 """
@@ -138,39 +138,30 @@ class SliceTrainer(StageTrainer):
             layer.momentum = None
             if layer.num_batches_tracked is not None:
                 layer.num_batches_tracked.zero_()
-        # They are paid for like steps: few where a slice is short.
+        # Like the judging, they take time and are not counted as operations: few where a slice is short.
         batches = min(_MOST_BATCHES, max(1, self._steps // _STATISTICS)) if layers else 0
         try:
-            with torch.no_grad(), self._counted() as counter:
+            with torch.no_grad():
                 for number in range(self.step, self.step + batches):
                     self.processes.leave_if_asked()
                     self.loss_of(self.epoch + number // self.batches.steps, number % self.batches.steps)
         finally:
             for layer, momentum in zip(layers, kept, strict=True):
                 layer.momentum = momentum
-        self.purse.charge(counter.total)
 
     def _step(self) -> None:
         """One step, charged with what the first of its kind cost: while a radius grows, it begins at 0."""
         attacked = ramped_delta(self.recipe, self.epoch + self.step / self.batches.steps, fresh=self.fresh) > 0
-        if attacked in self._operations:
+        counts = self.purse.budget.unit == "operations" and attacked not in self._operations
+        with Operations() if counts else nullcontext() as counter:  # nothing is compiled while somebody counts
             loss = self.update()
-        else:
-            with self._counted() as counter:
-                loss = self.update()
+        if counter is not None:
             self._operations[attacked] = float(counter.total)
-        self.purse.charge(self._operations[attacked])
+        self.purse.charge(self._operations.get(attacked, 0.0))
         self.losses = [*self.losses[-19:], loss]
         self.step += 1
         if self.step == self.batches.steps:
             self.epoch, self.step = self.epoch + 1, 0
-
-    @contextmanager
-    def _counted(self) -> Iterator["Operations"]:
-        """Count operations, where they are what is paid with: nothing is compiled while somebody counts."""
-        counter = Operations()
-        with counter if self.purse.budget.unit == "operations" else nullcontext():
-            yield counter
 
     def state(self) -> dict[str, Any]:
         before = None if self.before is None else self.before.tolist()

@@ -79,12 +79,10 @@ def test_a_mean_is_that_of_the_last_steps_with_statistics_of_its_own(tiny: Recip
     assert steps == 7
     assert part.taken == 7
     before = {name: tensor.clone() for name, tensor in part.model.state_dict().items()}
-    spent = part.purse.spent
     part._steps = 60  # as many as ask for three batches
     with part.averaged():
         for name, tensor in part.model.named_parameters():
             torch.testing.assert_close(tensor.detach(), torch.stack([one[name] for one in seen[3:]]).mean(dim=0))
-        assert 0 < part.purse.spent - spent < 3 * step, "the passes for the statistics are paid for"
         assert not part.model.training
         layer = next(one for one in part.model.modules() if isinstance(one, torch.nn.BatchNorm2d))
         assert layer.num_batches_tracked == 3
@@ -110,9 +108,11 @@ def test_a_decay_moves_no_perturbation_that_training_continues_from(tiny: Recipe
         assert not torch.equal(before, part.perturbations.kept)
     assert torch.equal(before, part.perturbations.kept)
     part.advance(1.0, lambda: None, mean_from=0.0)
-    before, spent = part.perturbations.kept.clone(), part.purse.spent
+    before, passes = part.perturbations.kept.clone(), []
+    layer = next(one for one in part.model.modules() if isinstance(one, torch.nn.BatchNorm2d))
+    layer.register_forward_hook(lambda *arguments: passes.append(1))
     with part.averaged():
-        assert part.purse.spent > spent, "there were passes"
+        assert passes
         assert torch.equal(before, part.perturbations.kept), "passes for statistics move nothing"
 
 
