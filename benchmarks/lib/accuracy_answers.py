@@ -103,11 +103,14 @@ def acr(found: Mapping[str, Any]) -> str:
 
 
 def certified(records: Records) -> tuple[str, str]:
-    """The best boosted row by its certified radii, paired with the best of each other kind."""
+    """The best boosted row by its certified radii, paired with the best of each other kind; what has no boosted row."""
     lines: list[list[str]] = []
+    alone: list[str] = []
     outcomes: dict[str, list[str]] = {kind: [] for kind in RIVALS}
     for name, document in records.items():
         for what, n, best in _certified_rows(name, document):
+            if "boosted" not in best:
+                alone += [f"{what}: {row['label']}, {_in_words(row, n)}" for row in best.values()]
             if "boosted" not in best or len(best) == 1:
                 continue
             cells = [what, acr(best["boosted"][n]), _at_radii(best["boosted"], n)]
@@ -125,8 +128,13 @@ def certified(records: Records) -> tuple[str, str]:
     header += [*(f"boosted minus {rival}" for rival in RIVALS.values()), "training cost, times that of one member"]
     table = markdown(header, lines)
     noisy = _under_noise(records["gtsrb_l2"]) if "gtsrb_l2" in records else ""
-    note = f"ACR of the best row of each kind. {seeds(records.values())}{noisy}"
+    rest = f" Without a boosted rival: {'; '.join(alone)}." if alone else ""
+    note = f"ACR of the best row of each kind. {seeds(records.values())}{noisy}{rest}"
     return f"Boosted ensembles: {tallies}.", f"{note}\n\n{table}"
+
+
+def _in_words(row: Rows, n: str) -> str:
+    return f"ACR {acr(row[n])}, certified at radius 0, sigma: {_at_radii(row, n)} %"
 
 
 def _at_radii(row: Rows, n: str) -> str:

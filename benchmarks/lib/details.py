@@ -116,7 +116,7 @@ def linf(
             chosen = {key: row for key, row in rows.items() if row["seed"] == min(r["seed"] for r in rows.values())}
             plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training time at radius {delta:g}](../plots/{name})\n")
-        if (name := f"{document['benchmark']}-{delta:g}-payoff.png") in PLOTS:
+        if (name := f"{document['benchmark']}-{delta:g}-payoff.png") in PLOTS and len(rows) > 1:
             plot_payoff(rows, _resisted, plots / name, what="accuracy under PGD-20, %", title=f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training cost](../plots/{name})\n")
         reached = "Processor seconds until a robust accuracy on held-out images was first reached:\n"
@@ -152,7 +152,7 @@ def l2(document: Document, plots: Path) -> str:
                 plot_certified(certified, n, plots / name, f"sigma {sigma:g}, {n}")
                 parts.append(f"![Certified accuracy at sigma {sigma:g}](../plots/{name})\n")
             name = name.replace(".png", "-payoff.png")
-            if name in PLOTS:
+            if name in PLOTS and len(certified) > 1:
                 worth = functools.partial(_radius, n=n)
                 plot_payoff(certified, worth, plots / name, what="ACR", title=f"sigma {sigma:g}, {n}")
                 parts.append(f"![ACR against training cost at sigma {sigma:g}](../plots/{name})\n")

@@ -176,6 +176,9 @@ def test_fixed_radii_stand_beside_the_average_and_cost_is_drawn(rendered: Any, t
 
     _, table = answer({"cifar10_fast": {"rows": rows}})
     assert "| CIFAR-10, all images, 0.25, 1,000 | 0.250 [0.150, 0.350] | 66.7, 66.7 | +0.000 ± 0.000 |" in table
+    _, words = answer({"cifar10_fast": {"rows": {key: row for key, row in rows.items() if row["kind"] == "single"}}})
+    alone = "CIFAR-10, all images, 0.25, 1,000: the single-12 row, ACR 0.250 [0.150, 0.350]"
+    assert f"Without a boosted rival: {alone}, certified at radius 0, sigma: 66.7, 66.7 %." in words
 
 
 def test_published_figures_are_not_compared_with_fewer_samples(rendered: Any) -> None:

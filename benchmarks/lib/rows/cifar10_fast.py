@@ -39,4 +39,4 @@ def recipe_of(row: Row, *, sigma: float, seed: int, quick: bool) -> Recipe:
     return Recipe.load("cifar10-l2").replace(**{**fields, "limit": 200, "epochs": 1} if quick else fields)
 
 
-SET = CertifiedSet("cifar10_fast", ROWS, recipe_of, sigmas="0.25,0.5", n=10_000, every=20)
+SET = CertifiedSet("cifar10_fast", ROWS, recipe_of, sigmas="0.25,0.5", n=10_000, every=20, kept=f"single-{BUDGETS[-1]}")
