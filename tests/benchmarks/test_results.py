@@ -226,8 +226,7 @@ def test_several_seeds_widen_a_difference_by_how_far_their_trainings_differ() ->
     # Images: 0, 1/4, -1/4, 0 over the two seeds; seeds: +1/8 and -1/8, each the mean of four images.
     assert mean == 0
     assert error == pytest.approx(((1 / 24) / 4 + (1 / 32) / 2) ** 0.5)
-    alone, error = difference(ours[:1], rival, "right")
-    assert (alone, error) == (pytest.approx(1 / 8), pytest.approx(1 / 8)), "one seed: images alone"
+    assert difference(ours[:1], rival, "right") == pytest.approx((1 / 8, 1 / 8)), "one seed: images alone"
 
 
 def test_a_budget_stands_beside_one_member_of_its_cost_with_what_it_was_spent_on(rendered: Any) -> None:
