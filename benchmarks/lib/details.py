@@ -116,7 +116,7 @@ def linf(
             chosen = {key: row for key, row in rows.items() if row["seed"] == min(r["seed"] for r in rows.values())}
             plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training time at radius {delta:g}](../plots/{name})\n")
-        if (name := f"{document['benchmark']}-{delta:g}-payoff.png") in PLOTS and len(rows) > 1:
+        if (name := f"{document['benchmark']}-{delta:g}-payoff.png") in PLOTS and _has_budgets(rows):
             plot_payoff(rows, _resisted, plots / name, what="accuracy under PGD-20, %", title=f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training cost](../plots/{name})\n")
         reached = "Processor seconds until a robust accuracy on held-out images was first reached:\n"
@@ -152,11 +152,17 @@ def l2(document: Document, plots: Path) -> str:
                 plot_certified(certified, n, plots / name, f"sigma {sigma:g}, {n}")
                 parts.append(f"![Certified accuracy at sigma {sigma:g}](../plots/{name})\n")
             name = name.replace(".png", "-payoff.png")
-            if name in PLOTS and len(certified) > 1:
+            if name in PLOTS and _has_budgets(certified):
                 worth = functools.partial(_radius, n=n)
                 plot_payoff(certified, worth, plots / name, what="ACR", title=f"sigma {sigma:g}, {n}")
                 parts.append(f"![ACR against training cost at sigma {sigma:g}](../plots/{name})\n")
     return "\n".join(parts)
+
+
+def _has_budgets(rows: Mapping[str, Any]) -> bool:
+    """Whether some kind of training was paid for more than once: one point is no curve."""
+    kinds = [row["kind"] for row in rows.values()]
+    return len(kinds) > len(set(kinds))
 
 
 def _resisted(row: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -179,8 +185,9 @@ def _noisy_rows(sigma: float, rows: Mapping[str, Any]) -> list[str]:
     title = f"## Sigma {sigma:g}, under noise: {one['images']:,} test images, {one['copies']} noisy copies of each\n"
     note = "Differences are those from one member, over the same images and noise, ± one standard error over images "
     note += "and, where there are several, seeds.\n"
-    missing = sorted(row["name"] for row in rows.values() if not any(key.startswith("n=") for key in row))
-    without = [f"Not certified yet: {', '.join(dict.fromkeys(missing))}.\n"] if missing else []
+    done = {row["name"] for row in rows.values() if any(key.startswith("n=") for key in row)}
+    missing = sorted({row["name"] for row in rows.values()} - done)
+    without = [f"Not certified yet: {', '.join(missing)}.\n"] if missing else []
     return [title, noise_table(measured, "single"), note, *without]
 
 
