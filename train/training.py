@@ -112,6 +112,10 @@ def train_within(
     A run that is resumed continues with what is left of the budget, which may be larger then. `tell` is told what is
     spent, and in words what was decided; `options` are those of `train`.
     """
+    if recipe.compile and budget.unit == "operations":  # said before there is a folder
+        raise RecipeError(
+            "Operations cannot be counted in compiled members: give --budget a time, or set compile=false."
+        )
     booster = partial(BudgetBooster, budget=budget, clock=clock, tell=tell)
     return train(budgeted(recipe), out, booster=booster, **options)
 

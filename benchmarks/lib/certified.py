@@ -32,6 +32,7 @@ __all__ = [
     "certified_file",
     "certify_rows",
     "exported",
+    "noisy_answers",
     "parse",
     "row_folder",
     "train_row",
@@ -78,13 +79,17 @@ def under_noise(model: Path, path: Path, *, copies: int, every: int, **where: An
     """How many of so many noisy copies of each test image are labelled right."""
     _, entries, spent = _drawn(model, path, every=every, n=copies, n0=1, **where)
     counts = [entry.certificate.counts[entry.truth] for entry in entries]
+    return noisy_answers(counts, copies) | {"cpu_seconds": spent}
+
+
+def noisy_answers(counts: Sequence[int], copies: int) -> dict[str, Any]:
+    """What a record says of images of which so many noisy copies are labelled right."""
     return {
         "copies": copies,
-        "images": len(entries),
+        "images": len(counts),
         "right": fmean(counts) / copies,
         "all_right": fmean(count == copies for count in counts),
-        "counts": counts,
-        "cpu_seconds": spent,
+        "counts": list(counts),
     }
 
 

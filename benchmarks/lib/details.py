@@ -116,8 +116,11 @@ def linf(
             chosen = {key: row for key, row in rows.items() if row["seed"] == min(r["seed"] for r in rows.values())}
             plot_progress(chosen, plots / name, f"l_inf radius {delta:g}")
             parts.append(f"![Robust accuracy against training time at radius {delta:g}](../plots/{name})\n")
-        if (name := f"{document['benchmark']}-{delta:g}-payoff.png") in PLOTS and _has_budgets(rows):
-            plot_payoff(rows, _resisted, plots / name, what="accuracy under PGD-20, %", title=f"l_inf radius {delta:g}")
+        measured = {key: row for key, row in rows.items() if "pgd-20x10" in row["ensemble"]}
+        if (name := f"{document['benchmark']}-{delta:g}-payoff.png") in PLOTS and _has_budgets(measured):
+            plot_payoff(
+                measured, _resisted, plots / name, what="accuracy under PGD-20, %", title=f"l_inf radius {delta:g}"
+            )
             parts.append(f"![Robust accuracy against training cost](../plots/{name})\n")
         reached = "Processor seconds until a robust accuracy on held-out images was first reached:\n"
         spent = "Robust accuracy on held-out images after a given number of processor seconds, in %:\n"

@@ -8,7 +8,6 @@ training has seen. The noise is the same for all rows, so that differences are p
 
 import argparse
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from robust.train.data.datasets import ImageData, load_data
 from robust.train.evaluation.certified import memory_predictor
 from robust.train.runs.run import Run
 
-from benchmarks.lib.certified import exported, under_noise
+from benchmarks.lib.certified import exported, noisy_answers, under_noise
 from benchmarks.lib.experiments import Row, history, trained
 from robustinfer.data import place_data
 
@@ -73,10 +72,4 @@ def held_out_noise(run: Run, data: ImageData) -> dict[str, Any]:
     images, copies = data.take(torch.arange(len(data))).numpy(), HELD_OUT_COPIES
     drawn = predictor.certify_many(images, n=copies, n0=1, alpha=0.001, seed=0)
     counts = [found.counts[int(label)] for found, label in zip(drawn, data.labels, strict=True)]
-    return {
-        "copies": copies,
-        "images": len(counts),
-        "right": fmean(counts) / copies,
-        "all_right": fmean(count == copies for count in counts),
-        "counts": counts,
-    }
+    return noisy_answers(counts, copies)

@@ -80,10 +80,6 @@ class BudgetBooster(GreedyBooster):
         super().__init__(run, **parts)
         if self.processes.world > 1:
             raise RecipeError("A budget is spent by one process; leave out --budget under torchrun.")
-        if self.recipe.compile and budget.unit == "operations":
-            raise RecipeError(
-                "Operations cannot be counted in compiled members: give --budget a time, or set compile=false."
-            )
         self.tell, self.checkpoint = tell, Checkpoint.load(run.path)
         kept: dict[str, Any] = self.checkpoint.state.get("budget", {}) if self.checkpoint is not None else {}
         if run.stages and not kept:

@@ -12,7 +12,7 @@ two members; a step of the boosted second stage counts 4/3 steps for the pass th
 
 Measured: 500 test images (every 20th), n = 10,000 samples each, alpha 0.001, on the exported ONNX file by the runtime's
 own procedure; the noise is the same for all rows, so that differences are paired by image. Hardware: any CPU; the JSON
-names it; with AVX-512 bf16 an epoch takes a core 75 to 150 seconds. Repeats: one training for each seed and sigma;
+names it; with AVX-512 bf16 an epoch takes a core 90 to 150 seconds. Repeats: one training for each seed and sigma;
 95 % intervals over test images. Rows are kept one by one, certificates as they come.
 """
 

@@ -124,6 +124,7 @@ def test_means_are_deployed_until_the_last_slice_which_decays(
 def test_operations_cannot_be_counted_in_compiled_members(small: Recipe, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="give --budget a time, or set compile=false"):
         train_within(small.replace(compile=True), tmp_path / "run", Budget(1e9, "operations"), device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_heads_and_members_are_tried_when_nothing_pays(
